@@ -1,0 +1,106 @@
+"""Messages between the API process and the engine-core process (msgpack over ZeroMQ)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gnomon.engine.scheduler.request import FinishReason, SamplingParams
+
+
+class AddRequest(msgspec.Struct, tag="add", frozen=True):
+    """Start a generation. The core answers with :class:`TokenOutput` or :class:`Rejected`."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+
+
+class AbortRequest(msgspec.Struct, tag="abort", frozen=True):
+    """Stop a generation and free its blocks before the next step; unknown ids are ignored."""
+
+    id: str
+
+
+class StatsRequest(msgspec.Struct, tag="stats", frozen=True):
+    """Ask for an :class:`EngineStats` now."""
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
+    """Abort everything and exit."""
+
+
+CoreCommand = AddRequest | AbortRequest | StatsRequest | Shutdown
+
+
+class EngineFacts(msgspec.Struct, tag="facts", frozen=True, kw_only=True):
+    """Sent once, after a real forward has run: what is really served, for attestation."""
+
+    model: str
+    model_fingerprint: str  # sha256 over config.json and the safetensors files' bytes
+    architecture: str
+    compute_dtype: str
+    device: str
+    backend: str
+    kv_cache_dtype: str
+    index_cache_dtype: str
+    layouts: dict[str, int]  # layout name -> bytes of one page of it
+    block_size: int
+    block_bytes: int
+    num_blocks: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_prefix_caching: bool
+    selection_reuse: bool
+    topk_blocks: int
+    seed: int
+    speculation: str = "none"
+
+
+class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """New tokens of one request in one step."""
+
+    id: str
+    token_ids: tuple[int, ...]
+    num_cached: int = 0
+    finish_reason: FinishReason | None = None
+
+
+class StepOutput(msgspec.Struct, tag="step", frozen=True):
+    """Everything one step produced."""
+
+    outputs: tuple[TokenOutput, ...]
+
+
+class Rejected(msgspec.Struct, tag="rejected", frozen=True):
+    """The request can never run; ``message`` is for the user."""
+
+    id: str
+    message: str
+
+
+class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
+    """Counters since start (``*_total``) and gauges now."""
+
+    running: int
+    waiting: int
+    blocks_total: int
+    blocks_used: int  # held by live requests
+    blocks_cached: int  # free, but content still findable by prefix
+    prefix_queries_total: int  # prompt tokens looked up
+    prefix_hits_total: int  # of these, found
+    preemptions_total: int
+    steps_total: int
+    prompt_tokens_total: int
+    generation_tokens_total: int
+    sanitised_values_total: int  # non-finite cache inputs replaced by the largest code
+
+
+class CoreFailed(msgspec.Struct, tag="failed", frozen=True):
+    """The core cannot go on (a startup refusal or an internal error); the process then exits."""
+
+    message: str
+    startup: bool
+
+
+CoreEvent = EngineFacts | StepOutput | Rejected | EngineStats | CoreFailed

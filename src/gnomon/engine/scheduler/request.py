@@ -1,0 +1,81 @@
+"""What a client asked for, and where the request stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens are chosen. ``temperature`` 0 is greedy; ``top_k`` -1 and ``top_p`` 1 are off.
+
+    ``seed`` None draws from the engine's seed; with a seed, the same request gives the same
+    tokens whatever else is in the batch.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int = 16
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"  # an end-of-sequence or stop token
+    LENGTH = "length"  # max_tokens or the model length
+    ABORT = "abort"  # the client left or asked
+
+
+class RequestState(StrEnum):
+    """Where a request stands in the scheduler."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass
+class Request:
+    """One generation request; owned and mutated by the scheduler alone.
+
+    Attributes:
+        id: unique among live requests.
+        prompt_ids: the prompt's token ids.
+        sampling: how tokens are chosen and when to stop.
+        arrival: order of arrival (a counter, not a clock), which is also the order of service.
+        output_ids: tokens generated so far.
+        block_ids: pages held, in logical order.
+        num_computed: tokens whose K, V and index key are in the cache.
+        num_cached: prompt tokens found in the prefix cache at first admission.
+        preemptions: times the request was evicted and recomputed.
+    """
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    arrival: int = 0
+    state: RequestState = RequestState.WAITING
+    output_ids: list[int] = field(default_factory=list)
+    block_ids: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    num_cached: int = 0
+    preemptions: int = 0
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens so far."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """Token ids at positions ``start`` to ``stop`` (exclusive) of prompt plus output."""
+        split = len(self.prompt_ids)
+        head = list(self.prompt_ids[start : min(stop, split)])
+        return head + self.output_ids[max(start - split, 0) : max(stop - split, 0)]
