@@ -1,5 +1,5 @@
 # Two commands matter: `make quickstart` and `make test`. Both set up what they need.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -29,10 +29,10 @@ lint: setup
 	$(BIN)/lint-imports
 
 docs-check: setup
-	$(BIN)/python -m gnomon.cli.docs --check
+	$(BIN)/python docs/tables.py --check
 
 docs: setup
-	$(BIN)/python -m gnomon.cli.docs --write
+	$(BIN)/python docs/tables.py --write
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

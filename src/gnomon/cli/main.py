@@ -6,27 +6,28 @@ import importlib
 
 import typer
 
-app = typer.Typer(
-    name="gnomon",
-    help="Serve block-sparse-attention models with 4-bit caches, and prove every number.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
+COMMANDS = ("serve", "plan", "run", "report", "model", "clients", "version")
 
 
-@app.callback()
-def _root() -> None:
-    """Serve block-sparse-attention models with 4-bit caches, and prove every number."""
+def build_app() -> typer.Typer:
+    """The whole command line; command modules import what they run only when called."""
+    app = typer.Typer(
+        name="gnomon",
+        help="Serve block-sparse-attention models with 4-bit caches, and prove every number.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
 
+    @app.callback()
+    def _root() -> None:
+        """Keep commands as commands, even when only one is registered."""
 
-def _register() -> None:
-    """Let every command module add itself; they import what they run only when called."""
-    for module in ("serve", "plan", "run", "report", "model", "clients", "version"):
-        importlib.import_module(f"gnomon.cli.{module}").register(app)
+    for name in COMMANDS:
+        importlib.import_module(f"gnomon.cli.{name}").register(app)
+    return app
 
 
 def main() -> None:
     """Entry point of the console script and of ``python -m gnomon``."""
-    _register()
-    app()
+    build_app()()
