@@ -1,0 +1,81 @@
+"""Confidence intervals: Wilson for proportions, cluster bootstrap for latencies."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from statistics import NormalDist
+
+from gnomon.harness.evidence.verdicts import Interval
+from gnomon.harness.stats.percentiles import interpolate
+
+MIN_CLUSTERS = 8
+RESAMPLES = 1000
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Wilson score interval of a proportion (Wilson 1927); right even at 0 of n and n of n.
+
+    Raises:
+        ValueError: n is below 1 or the successes are not within 0..n.
+    """
+    if n < 1 or not 0 <= successes <= n:
+        raise ValueError(f"a proportion needs n >= 1 and 0 <= successes <= n: {successes} of {n}")
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    rate = successes / n
+    denominator = 1 + z * z / n
+    centre = (rate + z * z / (2 * n)) / denominator
+    half = z / denominator * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    # At the ends one bound is exact; rounding must not push it past the estimate.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == n else min(1.0, centre + half)
+    return Interval(low=low, high=high, level=level, method="Wilson score")
+
+
+def cluster_bootstrap(
+    values: Sequence[float],
+    clusters: Sequence[Hashable],
+    statistic: Callable[[Sequence[float]], float],
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval | None:
+    """Percentile bootstrap that resamples whole clusters; None when there are too few.
+
+    Requests of one session tree share a prefix, a queue and a moment, so they are not independent:
+    resampling requests would give an interval that is too narrow.
+
+    Args:
+        values: observations.
+        clusters: the session tree of each observation, same length.
+        statistic: from sorted observations to a number.
+        level: coverage.
+        resamples: number of bootstrap samples.
+        seed: makes the interval reproducible.
+
+    Raises:
+        ValueError: the lengths differ.
+    """
+    if len(values) != len(clusters):
+        raise ValueError(f"{len(values)} values but {len(clusters)} cluster labels")
+    groups: dict[Hashable, list[float]] = defaultdict(list)
+    for value, cluster in zip(values, clusters, strict=True):
+        groups[cluster].append(value)
+    if len(groups) < MIN_CLUSTERS:
+        return None
+    members = list(groups.values())
+    rng = random.Random(seed)
+    estimates = []
+    for _ in range(resamples):
+        sample = [value for group in rng.choices(members, k=len(members)) for value in group]
+        estimates.append(statistic(sorted(sample)))
+    estimates.sort()
+    return Interval(
+        low=interpolate(estimates, (1 - level) / 2),
+        high=interpolate(estimates, 1 - (1 - level) / 2),
+        level=level,
+        method=f"bootstrap over {len(groups)} session trees",
+    )
