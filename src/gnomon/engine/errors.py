@@ -25,6 +25,22 @@ class AdmissionError(EngineError):
     """A request can never fit this engine, however long it waits."""
 
 
+class NumericsError(EngineError):
+    """The model produced logits that are not finite; going on would print wrong numbers."""
+
+
+class EngineDead(EngineError):
+    """The engine core has gone; no request can be served any more."""
+
+
+class EngineBusy(EngineError):
+    """The engine has as many open requests as it takes; trying again later may work."""
+
+
+class StartupFailed(EngineError):
+    """The engine core could not start, for a reason that is not a startup rule."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """One reason why a combination of model, device and options cannot run.
@@ -51,3 +67,11 @@ class StartupRefused(EngineError):
         self.refusals = refusals
         lines = [f"[{r.code}] {r.message} {r.remedy}" for r in refusals]
         super().__init__("the engine cannot start:\n" + "\n".join(f"  - {line}" for line in lines))
+
+
+class LayoutError(EngineError):
+    """A cache format cannot store this page shape; the message names what it needs."""
+
+
+class NonFiniteCacheInput(EngineError):
+    """NaN or Inf was about to be cached, and the engine was told to refuse rather than sanitise."""

@@ -1,0 +1,161 @@
+"""The interface of a cache layout: numbers in, bytes out, and back.
+
+The formats differ in ``encode`` and ``decode`` only. Rounding to bf16, the policy for NaN and
+Inf, and the place of every byte are the same for all of them and live here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from gnomon.engine.errors import NonFiniteCacheInput
+from gnomon.engine.layouts.geometry import PageGeometry, Region
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token vectors as bytes.
+
+    Attributes:
+        regions: one uint8 tensor [..., bytes of a token in the region] per region of the layout,
+            in the geometry's order, all with the same leading dims.
+    """
+
+    regions: tuple[torch.Tensor, ...]
+
+
+class CacheLayout(ABC):
+    """Quantises token vectors and places their bytes in pages.
+
+    Attributes:
+        geometry: regions and bytes of a page.
+    """
+
+    #: dtype values are rounded to before they are quantised, so that a bf16 oracle can reproduce
+    #: every byte; the fp32 reference format alone does not round.
+    input_dtype: torch.dtype = torch.bfloat16
+
+    def __init__(self, geometry: PageGeometry) -> None:
+        self.geometry = geometry
+
+    @abstractmethod
+    def encode(self, x: torch.Tensor, nonfinite: torch.Tensor | None) -> Encoded:
+        """Encode x, fp32 [..., dim] and already rounded to ``input_dtype``.
+
+        Args:
+            x: values. Non-finite ones must not influence the scale of their group, and become
+                the largest code with their sign bit (a NaN has one too).
+            nonfinite: bool [..., dim], or None when all values are finite.
+        """
+
+    @abstractmethod
+    def decode(self, encoded: Encoded) -> torch.Tensor:
+        """The fp32 [..., dim] values of ``encoded``; a function of the bytes alone."""
+
+    def quantise(
+        self,
+        x: torch.Tensor,
+        *,
+        strict: bool = False,
+        sanitised: torch.Tensor | None = None,
+    ) -> Encoded:
+        """Turn values into bytes.
+
+        Args:
+            x: floating [..., dim].
+            strict: refuse NaN and Inf instead of replacing them by the largest finite code.
+            sanitised: int64 [] counter, increased in place by the number of replaced values.
+
+        Raises:
+            NonFiniteCacheInput: ``strict`` and x holds NaN or Inf (after rounding to bf16).
+        """
+        values = x.to(self.input_dtype).float()
+        # NaN and Inf are exactly the values whose product with zero is not zero; one reduction
+        # decides the ordinary case without a mask.
+        if bool(torch.isfinite((values * 0.0).sum())):
+            return self.encode(values, None)
+        nonfinite = ~torch.isfinite(values)
+        count = nonfinite.sum()
+        if strict:
+            raise NonFiniteCacheInput(
+                f"{int(count)} of {values.numel()} values for a {self.geometry.name} cache page "
+                "are NaN or Inf; find the layer that made them, or run without the strict check "
+                "to store the largest finite code instead"
+            )
+        if sanitised is not None:
+            sanitised += count
+        return self.encode(values, nonfinite)
+
+    def dequantise(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Turn bytes into values [..., dim] of ``dtype`` (float32 or bfloat16).
+
+        float32 is the format's value; bfloat16 is that value rounded once, which for bf16,
+        MXFP4 and NVFP4 changes nothing.
+        """
+        return self.decode(encoded).to(dtype)
+
+    def store(
+        self,
+        pages: torch.Tensor,
+        page: torch.Tensor,
+        offset: torch.Tensor,
+        encoded: Encoded,
+    ) -> None:
+        """Write R token vectors into their pages, in place.
+
+        Args:
+            pages: uint8 [N, page_bytes], contiguous.
+            page: int64 [R], index into ``pages``.
+            offset: int64 [R], token inside the page.
+            encoded: leading dims [R].
+        """
+        for region, data in zip(self.geometry.regions, encoded.regions, strict=True):
+            self._tokens(pages, region)[page, offset] = data
+
+    def load(self, pages: torch.Tensor) -> Encoded:
+        """Bytes of every token of ``pages``, uint8 [n, page_bytes], as leading dims [n, tokens]."""
+        return Encoded(tuple(self._tokens(pages, region) for region in self.geometry.regions))
+
+    def to_row_major(self, pages: torch.Tensor) -> torch.Tensor:
+        """Pages [n, page_bytes] with each region in plain [token, element] order.
+
+        The identity for the layouts of today; a layout that shuffles bytes for a kernel
+        overrides :meth:`store` and :meth:`load`, and this stays the way to read its pages.
+        """
+        return torch.cat([data.flatten(1) for data in self.load(pages).regions], dim=1)
+
+    def from_row_major(self, row_major: torch.Tensor) -> torch.Tensor:
+        """The inverse of :meth:`to_row_major`: uint8 [n, page_bytes] to uint8 [n, page_bytes]."""
+        n, tokens = row_major.shape[0], self.geometry.tokens
+        pages = torch.empty_like(row_major, memory_format=torch.contiguous_format)
+        page = torch.arange(n, device=pages.device).repeat_interleave(tokens)
+        offset = torch.arange(tokens, device=pages.device).repeat(n)
+        regions = tuple(
+            row_major[:, r.offset : r.offset + r.nbytes].reshape(n * tokens, r.token_bytes)
+            for r in self.geometry.regions
+        )
+        self.store(pages, page, offset, Encoded(regions))
+        return pages
+
+    def _tokens(self, pages: torch.Tensor, region: Region) -> torch.Tensor:
+        """View of a region of every page as uint8 [n, tokens, token_bytes]."""
+        part = pages[:, region.offset : region.offset + region.nbytes]
+        return part.view(pages.shape[0], self.geometry.tokens, region.token_bytes)
+
+
+def signed_limit(x: torch.Tensor, limit: torch.Tensor | float) -> torch.Tensor:
+    """``limit`` with the sign bit of x; a NaN's sign bit counts."""
+    return torch.where(torch.signbit(x), -1.0, 1.0) * limit
+
+
+def as_bytes(values: torch.Tensor) -> torch.Tensor:
+    """The bytes of values [..., n] as uint8 [..., n * itemsize], little-endian."""
+    return values.contiguous().view(torch.uint8)
+
+
+def from_bytes(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The inverse of :func:`as_bytes`."""
+    return data.contiguous().view(dtype)
