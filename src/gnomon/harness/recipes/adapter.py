@@ -44,10 +44,20 @@ class Setting:
 class EngineAdapter(Protocol):
     """What the harness must know about an engine to run it and to believe it."""
 
-    name: str
-    layouts: tuple[str, ...]
-    health_path: str
-    info_path: str | None
+    @property
+    def name(self) -> str:
+        """As recipes select it."""
+        ...
+
+    @property
+    def health_path(self) -> str:
+        """Answers 200 once the server can serve."""
+        ...
+
+    @property
+    def info_path(self) -> str | None:
+        """Where the server describes itself as JSON, or None if it cannot."""
+        ...
 
     def plan(self, model: str, flags: Mapping[str, FlagValue]) -> Command:
         """The command that checks a plan on this machine and prints it as JSON."""
@@ -67,7 +77,6 @@ class GnomonAdapter:
     """This project's own engine, started as a separate program and met only over HTTP."""
 
     name: str = "gnomon"
-    layouts: tuple[str, ...] = ("bf16", "fp32", "fp8", "mxfp4", "nvfp4")
     health_path: str = "/health"
     info_path: str | None = "/server_info"
 

@@ -96,7 +96,8 @@ def plannable_flags(raw: Mapping[str, Any]) -> dict[str, FlagValue]:
         given = raw[name]
         value = given.get("value") if isinstance(given, dict) else given
         try:
-            parsed: Any = TypeAdapter(field.annotation).validate_python(
+            flag_type: Any = field.annotation
+            parsed: Any = TypeAdapter(flag_type).validate_python(
                 {"value": value, "why": "only the value is planned"}
             )
         except ValidationError:
