@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gnomon.engine.errors import Refusal
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 
 
@@ -58,7 +59,10 @@ class EngineFacts(msgspec.Struct, tag="facts", frozen=True, kw_only=True):
 
 
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """New tokens of one request in one step."""
+    """New tokens of one request in one step.
+
+    With ``finish_reason`` STOP the last token is the end-of-sequence or stop token itself.
+    """
 
     id: str
     token_ids: tuple[int, ...]
@@ -97,10 +101,14 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
 
 
 class CoreFailed(msgspec.Struct, tag="failed", frozen=True):
-    """The core cannot go on (a startup refusal or an internal error); the process then exits."""
+    """The core cannot go on (a startup refusal or an internal error); the process then exits.
+
+    ``refusals`` has every broken startup rule, and is empty for any other failure.
+    """
 
     message: str
     startup: bool
+    refusals: tuple[Refusal, ...] = ()
 
 
 CoreEvent = EngineFacts | StepOutput | Rejected | EngineStats | CoreFailed

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+from gnomon.engine.cache.manager import BlockTable
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen. ``temperature`` 0 is greedy; ``top_k`` -1 and ``top_p`` 1 are off.
@@ -51,7 +53,7 @@ class Request:
         sampling: how tokens are chosen and when to stop.
         arrival: order of arrival (a counter, not a clock), which is also the order of service.
         output_ids: tokens generated so far.
-        block_ids: pages held, in logical order.
+        table: blocks held, in logical order.
         num_computed: tokens whose K, V and index key are in the cache.
         num_cached: prompt tokens found in the prefix cache at first admission.
         preemptions: times the request was evicted and recomputed.
@@ -63,11 +65,16 @@ class Request:
     arrival: int = 0
     state: RequestState = RequestState.WAITING
     output_ids: list[int] = field(default_factory=list)
-    block_ids: list[int] = field(default_factory=list)
+    table: BlockTable = field(default_factory=BlockTable)
     num_computed: int = 0
     num_cached: int = 0
     preemptions: int = 0
     finish_reason: FinishReason | None = None
+
+    @property
+    def block_ids(self) -> list[int]:
+        """Blocks held, in logical order."""
+        return self.table.block_ids
 
     @property
     def num_tokens(self) -> int:

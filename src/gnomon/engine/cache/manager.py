@@ -1,0 +1,128 @@
+"""Blocks of live requests: prefix hits, growth, publication and release in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gnomon.engine.cache.blocks import BlockPool
+from gnomon.engine.cache.prefix import PrefixEntry, PrefixIndex, pack
+
+TokensAt = Callable[[int, int], Sequence[int]]
+"""Token ids at positions ``start`` to ``stop`` (exclusive) of a request."""
+
+
+@dataclass
+class BlockTable:
+    """Blocks one request holds.
+
+    Attributes:
+        block_ids: blocks in logical order; position p lives in ``block_ids[p // block_size]``.
+        entries: published entries of the leading full blocks; ``entries[i].block`` is
+            ``block_ids[i]``, so whoever holds a published block holds all blocks before it.
+    """
+
+    block_ids: list[int] = field(default_factory=list)
+    entries: list[PrefixEntry] = field(default_factory=list)
+
+
+class BlockManager:
+    """Gives blocks to requests and takes them back.
+
+    Only a full block whose every token has been computed is ever shared, and a request writes only
+    behind its computed tokens: a block that is still written has exactly one holder.
+
+    Eviction removes children before their parents, because a holder of a block holds all blocks
+    before it and a release returns the last block first. So an entry's parent is always published.
+
+    Args:
+        num_blocks: blocks of the pool.
+        block_size: tokens a block.
+        salt: see :class:`~gnomon.engine.cache.prefix.PrefixIndex`.
+        enable_prefix_caching: False publishes nothing, so nothing is ever found.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, salt: str, enable_prefix_caching: bool = True
+    ) -> None:
+        self.block_size = block_size
+        self.pool = BlockPool(num_blocks)
+        self.index = PrefixIndex(salt)
+        self.enable_prefix_caching = enable_prefix_caching
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold this many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def match(self, tokens_at: TokensAt, num_tokens: int) -> list[PrefixEntry]:
+        """The longest published chain within the first ``num_tokens`` tokens.
+
+        Pass one token less than the request has: the last one must be computed anyway, since its
+        logits are what the next token is sampled from.
+        """
+        entries: list[PrefixEntry] = []
+        if not self.enable_prefix_caching:
+            return entries
+        parent: PrefixEntry | None = None
+        for start in range(0, num_tokens - self.block_size + 1, self.block_size):
+            parent = self.index.find(parent, pack(tokens_at(start, start + self.block_size)))
+            if parent is None:
+                break
+            entries.append(parent)
+        return entries
+
+    def fits(self, entries: Sequence[PrefixEntry], num_tokens: int, promised: int) -> bool:
+        """Whether a new request of ``num_tokens`` with these hits fits beside ``promised`` blocks.
+
+        ``promised`` counts blocks that admitted requests still need for tokens they already have.
+        """
+        revived = sum(self.pool.holders(entry.block) == 0 for entry in entries)
+        needed = self.blocks_for(num_tokens) - len(entries)
+        return needed + revived + promised <= self.pool.num_available
+
+    def adopt(self, table: BlockTable, entries: Sequence[PrefixEntry]) -> None:
+        """Start an empty table with the blocks of a match."""
+        for entry in entries:
+            self.pool.share(entry.block)
+            table.block_ids.append(entry.block)
+            table.entries.append(entry)
+
+    def extend(self, table: BlockTable, num_tokens: int) -> bool:
+        """Grow a table to hold ``num_tokens``; False, and nothing changed, if blocks are short."""
+        missing = self.blocks_for(num_tokens) - len(table.block_ids)
+        if missing > self.pool.num_available:
+            return False
+        for _ in range(missing):
+            block, evicted = self.pool.take()
+            if evicted:
+                self.index.forget(block)
+            table.block_ids.append(block)
+        return True
+
+    def publish(self, table: BlockTable, tokens_at: TokensAt, num_computed: int) -> None:
+        """Make the table's full blocks among the first ``num_computed`` tokens findable.
+
+        Where another request published the same content first, the table takes over that block and
+        gives its own copy back: equal prompts that ran side by side end up sharing.
+        """
+        if not self.enable_prefix_caching:
+            return
+        size = self.block_size
+        for i in range(len(table.entries), num_computed // size):
+            parent = table.entries[-1] if table.entries else None
+            mine = table.block_ids[i]
+            entry = self.index.publish(parent, pack(tokens_at(i * size, (i + 1) * size)), mine)
+            if entry is None:  # the key is taken by other content: stay private from here on
+                return
+            if entry.block != mine:
+                self.pool.share(entry.block)
+                self.pool.drop(mine, findable=False)
+                table.block_ids[i] = entry.block
+            table.entries.append(entry)
+
+    def release(self, table: BlockTable) -> None:
+        """Give all blocks back, last first; published ones stay findable until evicted."""
+        for block in reversed(table.block_ids):
+            self.pool.drop(block, findable=self.index.holds(block))
+        table.block_ids.clear()
+        table.entries.clear()

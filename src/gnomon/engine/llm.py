@@ -1,0 +1,84 @@
+"""The engine embedded in one process, for scripts and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gnomon.engine.options import EngineOptions
+from gnomon.engine.runner.core import EngineCore
+from gnomon.engine.runner.messages import EngineFacts
+from gnomon.engine.scheduler.request import FinishReason, SamplingParams
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What one prompt gave.
+
+    Attributes:
+        token_ids: tokens generated; the stop token, if one came, is the last.
+        finish_reason: why generation ended.
+        num_cached: prompt tokens found in the prefix cache.
+    """
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    num_cached: int
+
+
+class LLM:
+    """Generate from token ids without a server.
+
+    Args:
+        options: as for ``gnomon serve``.
+
+    Raises:
+        StartupRefused: the combination cannot run; carries every reason.
+        CheckpointError: the checkpoint cannot be loaded.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        self.core = EngineCore.start(options)
+        self._calls = 0
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What is really served."""
+        return self.core.facts
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingParams | Sequence[SamplingParams],
+    ) -> list[Completion]:
+        """Generate for all prompts together.
+
+        Args:
+            prompts: token ids of each prompt.
+            sampling: one for all, or one for each prompt.
+
+        Returns:
+            One completion a prompt, in the order of the prompts.
+
+        Raises:
+            AdmissionError: a prompt can never run; nothing is generated for any.
+        """
+        each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
+        self._calls += 1
+        ids = [f"{self._calls}-{i}" for i in range(len(prompts))]
+        tokens: dict[str, list[int]] = {request_id: [] for request_id in ids}
+        finished: dict[str, Completion] = {}
+        try:
+            for request_id, prompt, params in zip(ids, prompts, each, strict=True):
+                self.core.add(request_id, tuple(prompt), params)
+            while self.core.has_work:
+                for output in self.core.step():
+                    tokens[output.id] += output.token_ids
+                    if output.finish_reason is not None:
+                        finished[output.id] = Completion(
+                            tuple(tokens[output.id]), output.finish_reason, output.num_cached
+                        )
+        finally:  # a prompt was refused, or the caller interrupted: leave nothing behind
+            for request_id in ids:
+                self.core.abort(request_id)
+        return [finished[request_id] for request_id in ids]

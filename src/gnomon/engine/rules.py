@@ -1,0 +1,204 @@
+"""Startup rules: which combinations of model, device and options cannot run, and what to change.
+
+Nothing falls back: a combination either runs as asked or is refused, with every broken rule at
+once. The table in the documentation is made from :data:`RULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gnomon.engine.device import DeviceFacts
+from gnomon.engine.errors import Refusal
+from gnomon.engine.memory import MemoryPlan
+from gnomon.engine.models.config import ModelConfig
+from gnomon.engine.options import EngineOptions
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything a rule may look at."""
+
+    config: ModelConfig
+    device: DeviceFacts
+    options: EngineOptions
+    plan: MemoryPlan
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of a request."""
+        return self.options.max_model_len or self.config.max_position_embeddings
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table.
+
+    Attributes:
+        code: stable kebab-case identifier.
+        refuses: what is refused, for the documentation.
+        remedy: what to change.
+        problem: the broken rule as a sentence with its numbers; None if it holds.
+    """
+
+    code: str
+    refuses: str
+    remedy: str
+    problem: Callable[[Facts], str | None]
+
+
+def check(
+    config: ModelConfig, device: DeviceFacts, options: EngineOptions, plan: MemoryPlan
+) -> tuple[Refusal, ...]:
+    """Every broken rule, in the order of the table; empty if the engine can start."""
+    facts = Facts(config, device, options, plan)
+    found = ((rule, rule.problem(facts)) for rule in RULES)
+    return tuple(Refusal(rule.code, problem, rule.remedy) for rule, problem in found if problem)
+
+
+def _block_size(f: Facts) -> str | None:
+    asked = f.options.block_size
+    if asked is None or asked == f.config.block_size:
+        return None
+    return (
+        f"--block-size is {asked}, but this model selects blocks of {f.config.block_size} tokens, "
+        "and a cache page is one such block."
+    )
+
+
+def _model_length(f: Facts) -> str | None:
+    limit = f.config.max_position_embeddings
+    if f.max_model_len <= limit:
+        return None
+    return f"--max-model-len is {f.max_model_len}, but the model has {limit} positions."
+
+
+def _pool_too_small(f: Facts) -> str | None:
+    needed = -(-f.max_model_len // f.config.block_size)
+    if f.plan.num_blocks >= needed:
+        return None
+    return (
+        f"A request of the full length of {f.max_model_len} tokens needs {needed} cache blocks, "
+        f"but the cache has {f.plan.num_blocks} ({f.plan.block_bytes:,} bytes each)."
+    )
+
+
+def _host_memory(f: Facts) -> str | None:
+    needed = f.plan.weight_bytes + f.plan.pool_bytes
+    if needed <= f.device.memory_bytes:
+        return None
+    return (
+        f"Weights of {f.plan.weight_bytes:,} bytes and cache pools of {f.plan.pool_bytes:,} bytes "
+        f"do not fit the {f.device.memory_bytes:,} bytes of {f.device.name}."
+    )
+
+
+def _budget_of_requests(f: Facts) -> str | None:
+    budget, requests = f.options.max_num_batched_tokens, f.options.max_num_seqs
+    if budget >= requests:
+        return None
+    return (
+        f"--max-num-batched-tokens is {budget}, so the {requests} requests of --max-num-seqs could "
+        "not each gain a token in every step."
+    )
+
+
+def _budget_of_a_block(f: Facts) -> str | None:
+    budget, block = f.options.max_num_batched_tokens, f.config.block_size
+    if budget >= block:
+        return None
+    return (
+        f"--max-num-batched-tokens is {budget}, so a prefill chunk could not fill one block of "
+        f"{block} tokens."
+    )
+
+
+def _local_block(f: Facts) -> str | None:
+    if f.config.local_blocks >= 1:
+        return None
+    return (
+        f"The model forces {f.config.local_blocks} local blocks, but a row must always see its "
+        "own block."
+    )
+
+
+def _forced_blocks(f: Facts) -> str | None:
+    forced = f.config.init_blocks + f.config.local_blocks
+    if forced <= f.config.topk_blocks:
+        return None
+    return (
+        f"The model forces {f.config.init_blocks} initial and {f.config.local_blocks} local "
+        f"blocks, but selects only {f.config.topk_blocks} in all."
+    )
+
+
+def _reuse_options(f: Facts) -> str | None:
+    if f.options.use_index_cache:
+        return None
+    defaults = EngineOptions.model_fields
+    names = ("index_topk_freq", "index_topk_pattern", "index_skip_topk_offset")
+    changed = [n for n in names if getattr(f.options, n) != defaults[n].default]
+    if not changed:
+        return None
+    flags = ", ".join("--" + name.replace("_", "-") for name in changed)
+    return f"{flags} would have no effect, because selection reuse is off."
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "block-size",
+        "a block size other than the model's sparse block",
+        "Leave --block-size out, or set it to the model's block size.",
+        _block_size,
+    ),
+    Rule(
+        "model-length",
+        "a maximum length beyond the model's positions",
+        "Lower --max-model-len.",
+        _model_length,
+    ),
+    Rule(
+        "pool-too-small",
+        "a cache that cannot hold one request of the maximum length",
+        "Lower --max-model-len, raise --kv-cache-memory-bytes (or --num-blocks), or choose a "
+        "smaller --kv-cache-dtype.",
+        _pool_too_small,
+    ),
+    Rule(
+        "device-memory",
+        "weights and cache pools larger than the device's memory",
+        "Lower --kv-cache-memory-bytes (or --num-blocks), or use a larger machine.",
+        _host_memory,
+    ),
+    Rule(
+        "budget-below-requests",
+        "a token budget smaller than the number of requests",
+        "Raise --max-num-batched-tokens or lower --max-num-seqs.",
+        _budget_of_requests,
+    ),
+    Rule(
+        "budget-below-block",
+        "a token budget smaller than a block",
+        "Raise --max-num-batched-tokens to at least the block size.",
+        _budget_of_a_block,
+    ),
+    Rule(
+        "no-local-block",
+        "a model that does not force a row's own block",
+        "Use a checkpoint with at least one local block.",
+        _local_block,
+    ),
+    Rule(
+        "forced-blocks",
+        "more forced blocks than selected blocks",
+        "Use a checkpoint whose initial and local blocks fit its selected blocks.",
+        _forced_blocks,
+    ),
+    Rule(
+        "reuse-options",
+        "options of selection reuse while reuse is off",
+        "Add --use-index-cache, or leave the other flags out.",
+        _reuse_options,
+    ),
+)

@@ -1,0 +1,161 @@
+"""The engine core: a scheduler, a runner and the facts about what they serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnomon.engine.attention.reference.backend import ReferenceBackend
+from gnomon.engine.cache.manager import BlockManager
+from gnomon.engine.cache.pools import build_pools
+from gnomon.engine.device import DeviceFacts, host_facts
+from gnomon.engine.errors import AdmissionError, StartupRefused
+from gnomon.engine.memory import MemoryPlan, layer_pages, plan_memory
+from gnomon.engine.models.config import ModelConfig, load_config
+from gnomon.engine.models.loader import fingerprint, load_model, resolve_model
+from gnomon.engine.options import EngineOptions
+from gnomon.engine.rules import check
+from gnomon.engine.runner.facts import cache_salt, gather_facts
+from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
+from gnomon.engine.runner.runner import ModelRunner
+from gnomon.engine.scheduler.request import Request, SamplingParams
+from gnomon.engine.scheduler.scheduler import Scheduler, SchedulerConfig
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A model, options and plan that passed every startup rule."""
+
+    config: ModelConfig
+    options: EngineOptions
+    plan: MemoryPlan
+    device: DeviceFacts
+    max_model_len: int
+
+
+def resolve(config: ModelConfig, options: EngineOptions) -> Resolved:
+    """Check every startup rule.
+
+    Raises:
+        StartupRefused: with every reason.
+    """
+    device, plan = host_facts(), plan_memory(config, options)
+    refusals = check(config, device, options, plan)
+    if refusals:
+        raise StartupRefused(refusals)
+    return Resolved(
+        config, options, plan, device, options.max_model_len or config.max_position_embeddings
+    )
+
+
+class EngineCore:
+    """Requests in, tokens out, one step at a time. Single-threaded and deterministic."""
+
+    def __init__(self, resolved: Resolved, runner: ModelRunner, facts: EngineFacts) -> None:
+        options = resolved.options
+        self.facts = facts
+        self.runner = runner
+        self._vocab_size = resolved.config.vocab_size
+        self.scheduler = Scheduler(
+            SchedulerConfig(
+                max_num_seqs=options.max_num_seqs,
+                max_num_batched_tokens=options.max_num_batched_tokens,
+                max_model_len=resolved.max_model_len,
+                eos_token_ids=frozenset(resolved.config.eos_token_ids),
+            ),
+            BlockManager(
+                resolved.plan.num_blocks,
+                resolved.config.block_size,
+                salt=cache_salt(facts, runner.pools),
+                enable_prefix_caching=options.enable_prefix_caching,
+            ),
+        )
+        self._steps = 0
+
+    @classmethod
+    def start(cls, options: EngineOptions) -> EngineCore:
+        """Load the model, build the pools and run a real forward.
+
+        Raises:
+            StartupRefused: the combination cannot run; carries every reason.
+            CheckpointError: the checkpoint cannot be loaded.
+            NumericsError: the first forward gave logits that are not finite.
+        """
+        path = resolve_model(options.model)
+        resolved = resolve(load_config(path, options), options)
+        config = resolved.config
+        model = load_model(path, config, options)
+        pools = build_pools(
+            layer_pages(config, options), resolved.plan.num_blocks, resolved.device.kind
+        )
+        backend = ReferenceBackend()
+        runner = ModelRunner(model, pools, backend, config.block_size, options.seed)
+        runner.warm_up(min(options.max_num_batched_tokens, resolved.max_model_len) - 1)
+        facts = gather_facts(
+            config=config,
+            options=options,
+            device=resolved.device,
+            pools=pools,
+            max_model_len=resolved.max_model_len,
+            fingerprint=fingerprint(path),
+            compute_dtype=str(model.dtype).removeprefix("torch."),
+            backend=backend.name,
+        )
+        return cls(resolved, runner, facts)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether :meth:`step` would have anything to do."""
+        return self.scheduler.has_work
+
+    def add(self, request_id: str, prompt_ids: tuple[int, ...], sampling: SamplingParams) -> None:
+        """Queue a request.
+
+        Raises:
+            AdmissionError: it can never run; the message says why.
+        """
+        if prompt_ids and not 0 <= min(prompt_ids) <= max(prompt_ids) < self._vocab_size:
+            raise AdmissionError(
+                f"the prompt has a token id outside 0 to {self._vocab_size - 1}, the model's "
+                "vocabulary; was it made with another tokenizer?"
+            )
+        self.scheduler.add(Request(id=request_id, prompt_ids=prompt_ids, sampling=sampling))
+
+    def abort(self, request_id: str) -> bool:
+        """End a request and free its blocks now; False if it is not live."""
+        return self.scheduler.abort(request_id)
+
+    def step(self) -> tuple[TokenOutput, ...]:
+        """Run one step; returns the requests that gained a token."""
+        step = self.scheduler.schedule()
+        if not step.chunks:
+            return ()
+        sampled = self.runner.run(step.chunks)
+        self._steps += 1
+        return tuple(
+            TokenOutput(
+                id=gained.request.id,
+                token_ids=(gained.token_id,),
+                num_cached=gained.request.num_cached,
+                finish_reason=gained.finish_reason,
+            )
+            for gained in self.scheduler.commit(step, sampled)
+        )
+
+    def stats(self) -> EngineStats:
+        """Counters since start and gauges now."""
+        scheduler, pool = self.scheduler, self.scheduler.blocks.pool
+        counters = scheduler.counters
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            blocks_total=pool.num_blocks,
+            blocks_used=pool.num_used,
+            blocks_cached=pool.num_cached,
+            prefix_queries_total=counters.prefix_queries,
+            prefix_hits_total=counters.prefix_hits,
+            preemptions_total=counters.preemptions,
+            steps_total=self._steps,
+            prompt_tokens_total=counters.prompt_tokens,
+            generation_tokens_total=counters.generation_tokens,
+            sanitised_values_total=self.runner.sanitised_values(),
+        )
