@@ -31,6 +31,11 @@ def encode_magnitude(magnitude: torch.Tensor) -> torch.Tensor:
     return torch.where(m < 2.0, fine, torch.where(m < 4.0, middle, coarse))
 
 
+def grouped(x: torch.Tensor, size: int) -> torch.Tensor:
+    """View the last dim as groups: [..., n] to [..., n / size, size]."""
+    return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
+
+
 def pack(codes: torch.Tensor) -> torch.Tensor:
     """Pack uint8 codes [..., n] in pairs into uint8 [..., n / 2]."""
     return codes[..., 0::2] | (codes[..., 1::2] << 4)
@@ -56,7 +61,7 @@ _PAIR_TABLES: dict[torch.device, torch.Tensor] = {}
 
 
 def _pair_table(device: torch.device) -> torch.Tensor:
-    """int64 [256]: the two fp32 values of each byte, low nibble first, as one little-endian word."""
+    """int64 [256]: the fp32 values of each byte's two codes, low nibble first, as one word."""
     table = _PAIR_TABLES.get(device)
     if table is None:
         values = torch.tensor(E2M1_VALUES, dtype=torch.float32)

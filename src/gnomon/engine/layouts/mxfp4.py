@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from gnomon.engine.layouts.base import CacheLayout, Encoded
-from gnomon.engine.layouts.e2m1 import E2M1_MAX, decode_bytes, encode_magnitude, pack
+from gnomon.engine.layouts.e2m1 import E2M1_MAX, decode_bytes, encode_magnitude, grouped, pack
 from gnomon.engine.layouts.geometry import MXFP4_GROUP
 
 BF16_MAX = torch.finfo(torch.bfloat16).max
@@ -50,9 +50,9 @@ class Mxfp4Layout(CacheLayout):
 
     def encode(self, x: torch.Tensor, nonfinite: torch.Tensor | None) -> Encoded:
         """See :meth:`CacheLayout.encode`."""
-        groups = x.unflatten(-1, (-1, MXFP4_GROUP))
+        groups = grouped(x, MXFP4_GROUP)
         magnitude = groups.abs()
-        bad = None if nonfinite is None else nonfinite.unflatten(-1, (-1, MXFP4_GROUP))
+        bad = None if nonfinite is None else grouped(nonfinite, MXFP4_GROUP)
         if bad is not None:
             magnitude = magnitude.masked_fill(bad, 0.0)
         amax = magnitude.amax(-1, keepdim=True)
@@ -69,7 +69,7 @@ class Mxfp4Layout(CacheLayout):
     def decode(self, encoded: Encoded) -> torch.Tensor:
         """See :meth:`CacheLayout.decode`."""
         data, scale = encoded.regions
-        groups = decode_bytes(data).unflatten(-1, (-1, MXFP4_GROUP))
+        groups = grouped(decode_bytes(data), MXFP4_GROUP)
         groups.mul_(e8m0_values(scale).unsqueeze(-1))
         if bool((scale >= _FIRST_OVERFLOWING_BYTE).any()):
             groups.clamp_(-BF16_MAX, BF16_MAX)  # keeps NaN

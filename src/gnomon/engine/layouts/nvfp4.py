@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from gnomon.engine.layouts.base import CacheLayout, Encoded, as_bytes, from_bytes
-from gnomon.engine.layouts.e2m1 import E2M1_MAX, decode_bytes, encode_magnitude, pack
+from gnomon.engine.layouts.e2m1 import E2M1_MAX, decode_bytes, encode_magnitude, grouped, pack
 from gnomon.engine.layouts.fp8 import E4M3_MAX, to_e4m3
 from gnomon.engine.layouts.geometry import NVFP4_GROUP
 
@@ -38,9 +38,9 @@ class Nvfp4Layout(CacheLayout):
 
     def encode(self, x: torch.Tensor, nonfinite: torch.Tensor | None) -> Encoded:
         """See :meth:`CacheLayout.encode`."""
-        groups = x.unflatten(-1, (-1, NVFP4_GROUP))
+        groups = grouped(x, NVFP4_GROUP)
         magnitude = groups.abs()
-        bad = None if nonfinite is None else nonfinite.unflatten(-1, (-1, NVFP4_GROUP))
+        bad = None if nonfinite is None else grouped(nonfinite, NVFP4_GROUP)
         if bad is not None:
             magnitude = magnitude.masked_fill(bad, 0.0)
         scale = nvfp4_scales(magnitude.amax(-1, keepdim=True))
@@ -54,6 +54,6 @@ class Nvfp4Layout(CacheLayout):
     def decode(self, encoded: Encoded) -> torch.Tensor:
         """See :meth:`CacheLayout.decode`."""
         data, scale = encoded.regions
-        groups = decode_bytes(data).unflatten(-1, (-1, NVFP4_GROUP))
+        groups = grouped(decode_bytes(data), NVFP4_GROUP)
         groups.mul_(from_bytes(scale, torch.float8_e4m3fn).float().unsqueeze(-1))
         return groups.flatten(-2)
