@@ -492,15 +492,15 @@ async def metrics(request: Request) -> Response:
     script: Script = request.app.state.script
     t = script.totals
     lines = [
-        "# TYPE gnomon:prompt_tokens counter",
+        "# TYPE gnomon:prompt_tokens_total counter",
         f"gnomon:prompt_tokens_total {t['prompt']}",
-        "# TYPE gnomon:generation_tokens counter",
+        "# TYPE gnomon:generation_tokens_total counter",
         f"gnomon:generation_tokens_total {t['generation']}",
-        "# TYPE gnomon:prefix_cache_queries counter",
+        "# TYPE gnomon:prefix_cache_queries_total counter",
         f"gnomon:prefix_cache_queries_total {t['queries']}",
-        "# TYPE gnomon:prefix_cache_hits counter",
+        "# TYPE gnomon:prefix_cache_hits_total counter",
         f"gnomon:prefix_cache_hits_total {t['hits']}",
-        "# TYPE gnomon:request_success counter",
+        "# TYPE gnomon:request_success_total counter",
         f'gnomon:request_success_total{{finished_reason="stop"}} {t["success"]}',
         "# TYPE gnomon:num_requests_running gauge",
         f"gnomon:num_requests_running {script.running}",
