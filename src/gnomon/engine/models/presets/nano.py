@@ -7,21 +7,25 @@ until one CPU core serves it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-VOCAB_SIZE = 2048
-MAX_LENGTH = 32768
-NUM_LAYERS = 2
+_NUM_LAYERS = 2
 
 
-def nano_config(bos: int, eos: int, image: int, video: int) -> dict[str, Any]:
-    """The content of config.json, in the released spelling, for these special token ids."""
-    every_layer = [1] * NUM_LAYERS
+def nano_config(vocab_size: int, special_ids: Mapping[str, int]) -> dict[str, Any]:
+    """The content of config.json, in the released spelling.
+
+    Args:
+        vocab_size: entries of the tokenizer.
+        special_ids: ids of the tokens ``bos``, ``eos``, ``image`` and ``video``.
+    """
+    every_layer = [1] * _NUM_LAYERS
     text = {
         "architectures": ["MiniMaxM3SparseForCausalLM"],
-        "vocab_size": VOCAB_SIZE,
+        "vocab_size": vocab_size,
         "hidden_size": 256,
-        "num_hidden_layers": NUM_LAYERS,
+        "num_hidden_layers": _NUM_LAYERS,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 128,
@@ -46,7 +50,7 @@ def nano_config(bos: int, eos: int, image: int, video: int) -> dict[str, Any]:
         "rope_theta": 5000000,
         "rotary_dim": 64,
         "partial_rotary_factor": 0.5,
-        "max_position_embeddings": MAX_LENGTH,
+        "max_position_embeddings": 32768,
         "sparse_attention_config": {
             "use_sparse_attention": True,
             "sparse_num_index_heads": 2,
@@ -59,16 +63,16 @@ def nano_config(bos: int, eos: int, image: int, video: int) -> dict[str, Any]:
             "sparse_attention_freq": every_layer,
             "sparse_disable_index_value": every_layer,
         },
-        "bos_token_id": bos,
-        "eos_token_id": eos,
+        "bos_token_id": special_ids["bos"],
+        "eos_token_id": special_ids["eos"],
         "tie_word_embeddings": False,
         "dtype": "bfloat16",
     }
     return {
         "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
         "model_type": "minimax_m3_vl",
-        "image_token_index": image,
-        "video_token_index": video,
+        "image_token_index": special_ids["image"],
+        "video_token_index": special_ids["video"],
         "tie_word_embeddings": False,
         "dtype": "bfloat16",
         "text_config": text,

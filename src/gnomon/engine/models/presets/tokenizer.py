@@ -12,13 +12,15 @@ BEGIN_DOCUMENT = "]~!b["
 BEGIN_MESSAGE = "]~b]"
 END_MESSAGE = "[e~["
 TOOL_NAMESPACE = "]<]minimax[>["
+IMAGE = "]<]image[>["
+VIDEO = "]<]video[>["
 SPECIAL_TOKENS = (
     BEGIN_DOCUMENT,
     BEGIN_MESSAGE,
     END_MESSAGE,
     TOOL_NAMESPACE,
-    "]<]image[>[",
-    "]<]video[>[",
+    IMAGE,
+    VIDEO,
 )
 """In the order of their ids, which are the last of the vocabulary but for the two below."""
 
@@ -57,6 +59,13 @@ def train_tokenizer(vocab_size: int) -> Tokenizer:
             "choose a smaller vocab_size"
         )
     return tokenizer
+
+
+def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Ids of the tokens that a config.json names."""
+    names = {"bos": BEGIN_DOCUMENT, "eos": END_MESSAGE, "image": IMAGE, "video": VIDEO}
+    vocab = tokenizer.get_vocab()
+    return {key: vocab[token] for key, token in names.items()}
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:

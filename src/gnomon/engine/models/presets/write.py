@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,30 @@ from safetensors.torch import save_file
 
 from gnomon.engine.errors import CheckpointError
 from gnomon.engine.models.config import parse_config
-from gnomon.engine.models.presets import nano
+from gnomon.engine.models.presets.nano import nano_config
 from gnomon.engine.models.presets.random_weights import random_weights
 from gnomon.engine.models.presets.tokenizer import (
-    BEGIN_DOCUMENT,
-    END_MESSAGE,
+    special_ids,
     train_tokenizer,
     write_json,
     write_tokenizer,
 )
 
-PRESETS: dict[str, Callable[[int, int, int, int], dict[str, Any]]] = {"nano": nano.nano_config}
+
+@dataclass(frozen=True)
+class Preset:
+    """A model to write.
+
+    Attributes:
+        vocab_size: of tokenizer and model.
+        config: content of config.json for a vocabulary size and special token ids.
+    """
+
+    vocab_size: int
+    config: Callable[[int, Mapping[str, int]], dict[str, Any]]
+
+
+PRESETS: dict[str, Preset] = {"nano": Preset(2048, nano_config)}
 
 PREFIX = "language_model."
 """What the released checkpoints put before every tensor of the text model."""
@@ -48,14 +62,13 @@ def write_checkpoint(preset: str, seed: int, path: Path | str) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists and is not an empty directory; choose another")
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_tokenizer(nano.VOCAB_SIZE)
-    names = (BEGIN_DOCUMENT, END_MESSAGE, "]<]image[>[", "]<]video[>[")
-    bos, eos, image, video = (tokenizer.token_to_id(name) for name in names)
-    raw = PRESETS[preset](bos, eos, image, video)
+    tokenizer = train_tokenizer(PRESETS[preset].vocab_size)
+    ids = special_ids(tokenizer)
+    raw = PRESETS[preset].config(PRESETS[preset].vocab_size, ids)
     config = parse_config(raw)
     write_tokenizer(tokenizer, folder, config.max_position_embeddings)
     write_json(folder / "config.json", raw)
-    write_json(folder / "generation_config.json", _generation_config(bos, eos))
+    write_json(folder / "generation_config.json", _generation_config(ids))
     tensors = {PREFIX + name: t for name, t in random_weights(config, seed).items()}
     weights = folder / "model.safetensors"
     save_file(tensors, weights, metadata={"format": "pt"})
@@ -63,11 +76,11 @@ def write_checkpoint(preset: str, seed: int, path: Path | str) -> Path:
     return folder
 
 
-def _generation_config(bos: int, eos: int) -> dict[str, Any]:
+def _generation_config(ids: Mapping[str, int]) -> dict[str, Any]:
     """Defaults of a request. The output cap keeps clients short that send no max_tokens."""
     return {
-        "bos_token_id": bos,
-        "eos_token_id": eos,
+        "bos_token_id": ids["bos"],
+        "eos_token_id": ids["eos"],
         "do_sample": True,
         "temperature": 1.0,
         "top_p": 0.95,

@@ -1,0 +1,67 @@
+"""The two feed-forward blocks: a SwiGLU MLP, and sigmoid-routed experts with a shared one."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from gnomon.engine.models.layers import SwiGluOai
+from gnomon.engine.models.weights import MlpWeights, MoeWeights
+
+
+def mlp(x: torch.Tensor, w: MlpWeights, act: SwiGluOai) -> torch.Tensor:
+    """X [R, h] through gate and up, the activation, and down."""
+    return F.linear(act(F.linear(x, w.gate_up)), w.down)
+
+
+def route(x: torch.Tensor, w: MoeWeights, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose experts by ``sigmoid(logit) + bias``; weigh them by the sigmoids alone.
+
+    Args:
+        x: [R, h].
+        w: the router is applied in fp32.
+        top_k: experts a row.
+
+    Returns:
+        Experts int64 [R, top_k] and their weights fp32 [R, top_k], which sum to 1.
+    """
+    scores = torch.sigmoid(F.linear(x.float(), w.router))
+    experts = torch.topk(scores + w.bias, top_k, dim=-1).indices
+    chosen = scores.gather(-1, experts)
+    return experts, chosen / chosen.sum(-1, keepdim=True)
+
+
+def routed_experts(
+    x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, w: MoeWeights, act: SwiGluOai
+) -> torch.Tensor:
+    """Weighted sum of each row's experts, fp32 [R, h].
+
+    Rows are grouped by expert, so that each expert that is hit runs once over all its rows.
+
+    Args:
+        x: [R, h].
+        experts: int64 [R, k].
+        weights: fp32 [R, k].
+        w: the experts' weights.
+        act: the activation.
+    """
+    rows, top_k = experts.shape
+    order = experts.flatten().argsort(stable=True)
+    counts = torch.bincount(experts.flatten(), minlength=w.gate_up.shape[0]).tolist()
+    grouped = x[order // top_k]
+    outputs = torch.empty(rows * top_k, x.shape[1], dtype=torch.float32, device=x.device)
+    start = 0
+    for expert, count in enumerate(counts):
+        if count == 0:
+            continue
+        inner = act(F.linear(grouped[start : start + count], w.gate_up[expert]))
+        outputs[order[start : start + count]] = F.linear(inner, w.down[expert]).float()
+        start += count
+    return (outputs.view(rows, top_k, -1) * weights[..., None]).sum(1)
+
+
+def moe(x: torch.Tensor, w: MoeWeights, top_k: int, scaling: float, act: SwiGluOai) -> torch.Tensor:
+    """Scaling times the routed sum, plus the unscaled shared expert: x [R, h] to [R, h]."""
+    experts, weights = route(x, w, top_k)
+    routed = routed_experts(x, experts, weights, w, act) * scaling
+    return (routed + mlp(x, w.shared, act).float()).to(x.dtype)
