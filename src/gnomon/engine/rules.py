@@ -25,11 +25,6 @@ class Facts:
     options: EngineOptions
     plan: MemoryPlan
 
-    @property
-    def max_model_len(self) -> int:
-        """Most tokens of a request."""
-        return self.options.max_model_len or self.config.max_position_embeddings
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -67,19 +62,25 @@ def _block_size(f: Facts) -> str | None:
     )
 
 
+def _cache_format(f: Facts) -> str | None:
+    if not f.plan.layout_problems:
+        return None
+    return "The cache cannot store this model: " + "; ".join(f.plan.layout_problems) + "."
+
+
 def _model_length(f: Facts) -> str | None:
     limit = f.config.max_position_embeddings
-    if f.max_model_len <= limit:
+    if f.plan.max_model_len <= limit:
         return None
-    return f"--max-model-len is {f.max_model_len}, but the model has {limit} positions."
+    return f"--max-model-len is {f.plan.max_model_len}, but the model has {limit} positions."
 
 
 def _pool_too_small(f: Facts) -> str | None:
-    needed = -(-f.max_model_len // f.config.block_size)
-    if f.plan.num_blocks >= needed:
+    needed = -(-f.plan.max_model_len // f.config.block_size)
+    if f.plan.layout_problems or f.plan.num_blocks >= needed:
         return None
     return (
-        f"A request of the full length of {f.max_model_len} tokens needs {needed} cache blocks, "
+        f"A request of the full length of {f.plan.max_model_len} tokens needs {needed} cache blocks, "
         f"but the cache has {f.plan.num_blocks} ({f.plan.block_bytes:,} bytes each)."
     )
 
@@ -151,6 +152,12 @@ RULES: tuple[Rule, ...] = (
         "a block size other than the model's sparse block",
         "Leave --block-size out, or set it to the model's block size.",
         _block_size,
+    ),
+    Rule(
+        "cache-format",
+        "a cache format whose groups do not divide the head or index dim",
+        "Choose another --kv-cache-dtype or --index-cache-dtype.",
+        _cache_format,
     ),
     Rule(
         "model-length",

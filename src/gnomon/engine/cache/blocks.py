@@ -81,6 +81,7 @@ class BlockPool:
         free, cached = set(self._free), set(self._cached)
         used = {block for block, count in enumerate(self._holders) if count}
         assert len(free) == len(self._free), "a block is twice in the free list"
-        assert not (free & cached or free & used or cached & used), "a block has two states"
+        states = len(free) + len(cached) + len(used)
+        assert states == self.num_blocks, "a block has two states, or none"
         assert free | cached | used == set(range(self.num_blocks)), "a block is lost"
         assert min(self._holders) >= 0, "a block has a negative number of holders"

@@ -2,69 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gnomon.engine.attention.reference.backend import ReferenceBackend
 from gnomon.engine.cache.manager import BlockManager
 from gnomon.engine.cache.pools import build_pools
-from gnomon.engine.device import DeviceFacts, host_facts
-from gnomon.engine.errors import AdmissionError, StartupRefused
-from gnomon.engine.memory import MemoryPlan, layer_pages, plan_memory
-from gnomon.engine.models.config import ModelConfig, load_config
+from gnomon.engine.errors import AdmissionError
+from gnomon.engine.memory import layer_pages
 from gnomon.engine.models.loader import fingerprint, load_model, resolve_model
 from gnomon.engine.options import EngineOptions
-from gnomon.engine.rules import check
 from gnomon.engine.runner.facts import cache_salt, gather_facts
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
 from gnomon.engine.runner.runner import ModelRunner
 from gnomon.engine.scheduler.request import Request, SamplingParams
 from gnomon.engine.scheduler.scheduler import Scheduler, SchedulerConfig
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A model, options and plan that passed every startup rule."""
-
-    config: ModelConfig
-    options: EngineOptions
-    plan: MemoryPlan
-    device: DeviceFacts
-    max_model_len: int
-
-
-def resolve(config: ModelConfig, options: EngineOptions) -> Resolved:
-    """Check every startup rule.
-
-    Raises:
-        StartupRefused: with every reason.
-    """
-    device, plan = host_facts(), plan_memory(config, options)
-    refusals = check(config, device, options, plan)
-    if refusals:
-        raise StartupRefused(refusals)
-    return Resolved(
-        config, options, plan, device, options.max_model_len or config.max_position_embeddings
-    )
+from gnomon.engine.startup import Startup, prepare
 
 
 class EngineCore:
     """Requests in, tokens out, one step at a time. Single-threaded and deterministic."""
 
-    def __init__(self, resolved: Resolved, runner: ModelRunner, facts: EngineFacts) -> None:
-        options = resolved.options
+    def __init__(self, startup: Startup, runner: ModelRunner, facts: EngineFacts) -> None:
+        options = startup.options
         self.facts = facts
         self.runner = runner
-        self._vocab_size = resolved.config.vocab_size
+        self._vocab_size = startup.config.vocab_size
         self.scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=options.max_num_seqs,
                 max_num_batched_tokens=options.max_num_batched_tokens,
-                max_model_len=resolved.max_model_len,
-                eos_token_ids=frozenset(resolved.config.eos_token_ids),
+                max_model_len=startup.plan.max_model_len,
+                eos_token_ids=frozenset(startup.config.eos_token_ids),
             ),
             BlockManager(
-                resolved.plan.num_blocks,
-                resolved.config.block_size,
+                startup.plan.num_blocks,
+                startup.config.block_size,
                 salt=cache_salt(facts, runner.pools),
                 enable_prefix_caching=options.enable_prefix_caching,
             ),
@@ -81,26 +51,26 @@ class EngineCore:
             NumericsError: the first forward gave logits that are not finite.
         """
         path = resolve_model(options.model)
-        resolved = resolve(load_config(path, options), options)
-        config = resolved.config
+        startup = prepare(path, options)
+        config = startup.config
         model = load_model(path, config, options)
         pools = build_pools(
-            layer_pages(config, options), resolved.plan.num_blocks, resolved.device.kind
+            layer_pages(config, options), startup.plan.num_blocks, startup.device.kind
         )
         backend = ReferenceBackend()
         runner = ModelRunner(model, pools, backend, config.block_size, options.seed)
-        runner.warm_up(min(options.max_num_batched_tokens, resolved.max_model_len) - 1)
+        runner.warm_up(min(options.max_num_batched_tokens, startup.plan.max_model_len) - 1)
         facts = gather_facts(
             config=config,
             options=options,
-            device=resolved.device,
+            device=startup.device,
             pools=pools,
-            max_model_len=resolved.max_model_len,
+            max_model_len=startup.plan.max_model_len,
             fingerprint=fingerprint(path),
             compute_dtype=str(model.dtype).removeprefix("torch."),
             backend=backend.name,
         )
-        return cls(resolved, runner, facts)
+        return cls(startup, runner, facts)
 
     @property
     def has_work(self) -> bool:
