@@ -37,7 +37,13 @@ def plan(
         problem = str(error).rstrip(".") + "."
         refuse([Refusal("model", problem, "Give a model this engine can load.")], as_json=as_json)
     if as_json:
-        typer.echo(json.dumps({"ok": True, "refusals": [], "plan": asdict(startup.plan)}, indent=2))
+        answer = {
+            "ok": True,
+            "refusals": [],
+            "plan": asdict(startup.plan),
+            "model_path": str(startup.path.resolve()),
+        }
+        typer.echo(json.dumps(answer, indent=2))
     else:
         from rich.console import Console
 
