@@ -18,36 +18,71 @@ if TYPE_CHECKING:
 OPTIONS_PARAMETER = "options"
 
 _FLAGS: tuple[tuple[str, Any, str, str], ...] = (
-    ("dtype", str, "--dtype", "Dtype of weights and activations: auto, float32 or bfloat16."),
-    ("seed", int, "--seed", "Seed of requests that bring none."),
-    ("max_model_len", int, "--max-model-len", "Most tokens of a request; the model's if left out."),
-    ("max_num_seqs", int, "--max-num-seqs", "Most requests that run at a time."),
-    ("max_num_batched_tokens", int, "--max-num-batched-tokens", "Token budget of a step."),
-    ("kv_cache_dtype", str, "--kv-cache-dtype", "Cache of K and V: bf16, fp8, mxfp4, nvfp4, fp32."),
-    ("index_cache_dtype", str, "--index-cache-dtype", "Cache of index keys; follows K and V."),
-    ("block_size", int, "--block-size", "Tokens a block; only the model's own size is possible."),
+    (
+        "dtype",
+        str | None,
+        "--dtype",
+        "Dtype of weights and activations: auto, float32 or bfloat16.",
+    ),
+    ("seed", int | None, "--seed", "Seed of requests that bring none."),
+    (
+        "max_model_len",
+        int | None,
+        "--max-model-len",
+        "Most tokens of a request; the model's if left out.",
+    ),
+    ("max_num_seqs", int | None, "--max-num-seqs", "Most requests that run at a time."),
+    ("max_num_batched_tokens", int | None, "--max-num-batched-tokens", "Token budget of a step."),
+    (
+        "kv_cache_dtype",
+        str | None,
+        "--kv-cache-dtype",
+        "Cache of K and V: bf16, fp8, mxfp4, nvfp4, fp32.",
+    ),
+    (
+        "index_cache_dtype",
+        str | None,
+        "--index-cache-dtype",
+        "Cache of index keys; follows K and V.",
+    ),
+    (
+        "block_size",
+        int | None,
+        "--block-size",
+        "Tokens a block; only the model's own size is possible.",
+    ),
     (
         "enable_prefix_caching",
-        bool,
+        bool | None,
         "--enable-prefix-caching/--no-enable-prefix-caching",
         "Reuse the blocks of prompts that begin alike.",
     ),
-    ("kv_cache_memory_bytes", int, "--kv-cache-memory-bytes", "Memory of the cache pools."),
-    ("num_blocks", int, "--num-blocks", "Blocks of the cache; overrides the memory."),
+    ("kv_cache_memory_bytes", int | None, "--kv-cache-memory-bytes", "Memory of the cache pools."),
+    ("num_blocks", int | None, "--num-blocks", "Blocks of the cache; overrides the memory."),
     (
         "use_index_cache",
-        bool,
+        bool | None,
         "--use-index-cache/--no-use-index-cache",
         "Let sparse layers reuse the selection of an earlier one.",
     ),
-    ("index_topk_freq", int, "--index-topk-freq", "With reuse: every n-th sparse layer selects."),
+    (
+        "index_topk_freq",
+        int | None,
+        "--index-topk-freq",
+        "With reuse: every n-th sparse layer selects.",
+    ),
     (
         "index_topk_pattern",
-        str,
+        str | None,
         "--index-topk-pattern",
         "With reuse: one letter a layer, S reuses.",
     ),
-    ("index_skip_topk_offset", int, "--index-skip-topk-offset", "With reuse: first layers exempt."),
+    (
+        "index_skip_topk_offset",
+        int | None,
+        "--index-skip-topk-offset",
+        "With reuse: first layers exempt.",
+    ),
 )
 """Field of EngineOptions, type, flag and help."""
 
@@ -75,10 +110,11 @@ def takes_engine_options(command: Callable[..., None]) -> Callable[..., None]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("model", keyword, annotation=model)]
     for name, kind, flag, help_text in _FLAGS:
-        option = Annotated[kind | None, typer.Option(flag, help=help_text, show_default=False)]
+        setting = typer.Option(flag, help=help_text, show_default=False)
+        option: Any = Annotated[kind, setting]  # type: ignore[valid-type]
         parameters.append(inspect.Parameter(name, keyword, default=None, annotation=option))
     parameters += [p.replace(kind=keyword) for p in own]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     del run.__wrapped__  # Typer would read the command's own annotations through it
     return run

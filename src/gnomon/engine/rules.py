@@ -80,8 +80,8 @@ def _pool_too_small(f: Facts) -> str | None:
     if f.plan.layout_problems or f.plan.num_blocks >= needed:
         return None
     return (
-        f"A request of the full length of {f.plan.max_model_len} tokens needs {needed} cache blocks, "
-        f"but the cache has {f.plan.num_blocks} ({f.plan.block_bytes:,} bytes each)."
+        f"A request of the full length of {f.plan.max_model_len} tokens needs {needed} cache "
+        f"blocks, but the cache has {f.plan.num_blocks} ({f.plan.block_bytes:,} bytes each)."
     )
 
 

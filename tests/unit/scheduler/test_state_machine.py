@@ -22,8 +22,10 @@ from hypothesis.stateful import (
 )
 
 from gnomon.engine.cache.manager import BlockManager
+from gnomon.engine.scheduler.config import SchedulerConfig
 from gnomon.engine.scheduler.request import FinishReason, Request, RequestState, SamplingParams
-from gnomon.engine.scheduler.scheduler import Scheduler, SchedulerConfig, Step
+from gnomon.engine.scheduler.scheduler import Scheduler
+from gnomon.engine.scheduler.step import Step
 
 VOCAB = 5
 EOS = 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from gnomon.engine.attention.rows import RowBatch
 from gnomon.engine.runner.sampler import Draw, derive_seed
 from gnomon.engine.scheduler.request import Request
-from gnomon.engine.scheduler.scheduler import Chunk
+from gnomon.engine.scheduler.step import Chunk
 
 
 @dataclass(frozen=True)
@@ -34,37 +35,41 @@ def build_input(
     chunks: Sequence[Chunk], block_size: int, engine_seed: int, device: torch.device
 ) -> ModelInput:
     """Lay the chunks' tokens out as rows, one request after another."""
-    token_ids: list[int] = []
-    positions: list[torch.Tensor] = []
-    slots: list[torch.Tensor] = []
-    sample_rows: list[int] = []
-    draws: list[Draw] = []
-    tables = [chunk.request.block_ids for chunk in chunks]
-    page_table = torch.full((len(chunks), max(map(len, tables))), -1, dtype=torch.int64)
-    for i, (chunk, table) in enumerate(zip(chunks, tables, strict=True)):
-        page_table[i, : len(table)] = torch.tensor(table, dtype=torch.int64)
-        token_ids += chunk.request.tokens(chunk.start, chunk.stop)
-        position = torch.arange(chunk.start, chunk.stop)
-        positions.append(position)
-        slots.append(page_table[i, position // block_size] * block_size + position % block_size)
-        if chunk.samples:
-            sample_rows.append(len(token_ids) - 1)
-            draws.append(_draw(chunk.request, chunk.stop, engine_seed))
-    counts = torch.tensor([chunk.stop - chunk.start for chunk in chunks])
-    rows = RowBatch(
-        positions=torch.cat(positions).to(device),
-        slots=torch.cat(slots).to(device),
-        request_of_row=torch.repeat_interleave(torch.arange(len(chunks)), counts).to(device),
-        page_table=page_table.to(device),
-        lengths=torch.tensor([chunk.stop for chunk in chunks], device=device),
-        block_size=block_size,
-    )
+    starts = np.array([chunk.start for chunk in chunks], dtype=np.int64)
+    stops = np.array([chunk.stop for chunk in chunks], dtype=np.int64)
+    counts = stops - starts
+    ends = np.cumsum(counts)  # row behind each chunk's last
+    request_of_row = np.repeat(np.arange(len(chunks)), counts)
+    positions = np.arange(ends[-1]) - np.repeat(ends - stops, counts)
+    page_table = _page_table([chunk.request.block_ids for chunk in chunks])
+    pages = page_table[request_of_row, positions // block_size]
+    token_ids = [t for chunk in chunks for t in chunk.request.tokens(chunk.start, chunk.stop)]
+    sampling = [i for i, chunk in enumerate(chunks) if chunk.samples]
+
+    def tensor(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(device)
+
     return ModelInput(
-        token_ids=torch.tensor(token_ids, dtype=torch.int64, device=device),
-        rows=rows,
-        sample_rows=torch.tensor(sample_rows, dtype=torch.int64, device=device),
-        draws=tuple(draws),
+        token_ids=tensor(np.array(token_ids, dtype=np.int64)),
+        rows=RowBatch(
+            positions=tensor(positions),
+            slots=tensor(pages * block_size + positions % block_size),
+            request_of_row=tensor(request_of_row),
+            page_table=tensor(page_table),
+            lengths=tensor(stops),
+            block_size=block_size,
+        ),
+        sample_rows=tensor(ends[sampling] - 1),
+        draws=tuple(_draw(chunks[i].request, chunks[i].stop, engine_seed) for i in sampling),
     )
+
+
+def _page_table(tables: Sequence[Sequence[int]]) -> np.ndarray:
+    """Block ids, int64 [N, P of the widest], -1 beyond a request's blocks."""
+    filled = np.full((len(tables), max(map(len, tables))), -1, dtype=np.int64)
+    for row, table in zip(filled, tables, strict=True):
+        row[: len(table)] = table
+    return filled
 
 
 def _draw(request: Request, position: int, engine_seed: int) -> Draw:

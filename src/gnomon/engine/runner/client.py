@@ -193,18 +193,21 @@ class EngineClient:
         return await answer
 
     async def shutdown(self, timeout_s: float = 10.0) -> None:
-        """End the core, politely first, and every open request with it. Safe to call twice."""
-        if self._process.returncode is None:
+        """End the core, and every open request with it. Safe to call twice.
+
+        Args:
+            timeout_s: how long the core may take to finish its step and leave before it is killed.
+        """
+        if self._process.returncode is None and self._facts is not None:
             self._send(Shutdown())
-            for end in (None, self._process.terminate, self._process.kill):
-                if end is not None:
-                    with contextlib.suppress(ProcessLookupError):
-                        end()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(timeout_s):
-                        await self._process.wait()
-                    break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._process.wait()
         self._die(EngineDead("the engine was shut down"))
+        if self._process.returncode is None:  # still loading, or stuck
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

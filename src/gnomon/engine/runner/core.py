@@ -12,8 +12,9 @@ from gnomon.engine.options import EngineOptions
 from gnomon.engine.runner.facts import cache_salt, gather_facts
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
 from gnomon.engine.runner.runner import ModelRunner
+from gnomon.engine.scheduler.config import SchedulerConfig
 from gnomon.engine.scheduler.request import Request, SamplingParams
-from gnomon.engine.scheduler.scheduler import Scheduler, SchedulerConfig
+from gnomon.engine.scheduler.scheduler import Scheduler
 from gnomon.engine.startup import Startup, prepare
 
 

@@ -148,8 +148,10 @@ def main(address: str) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s core[%(process)d] %(levelname)s %(message)s"
     )
-    # Ctrl-C reaches the whole process group; the API process decides what it means.
+    # Ctrl-C and a service manager's SIGTERM reach every process of the group; what they mean, and
+    # how long open requests may still take, the API process decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     options = _read_options(sys.stdin.fileno())
     threading.Thread(
         target=_exit_with_parent, args=(sys.stdin.fileno(), address), daemon=True

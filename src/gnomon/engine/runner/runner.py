@@ -13,7 +13,7 @@ from gnomon.engine.models.minimax_m3 import MiniMaxM3
 from gnomon.engine.runner.batch import build_input
 from gnomon.engine.runner.sampler import sample
 from gnomon.engine.scheduler.request import Request, SamplingParams
-from gnomon.engine.scheduler.scheduler import Chunk
+from gnomon.engine.scheduler.step import Chunk
 
 
 class ModelRunner:

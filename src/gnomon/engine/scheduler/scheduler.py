@@ -8,78 +8,10 @@ from dataclasses import dataclass
 
 from gnomon.engine.cache.manager import BlockManager
 from gnomon.engine.errors import AdmissionError
+from gnomon.engine.scheduler.admission import check_admission
+from gnomon.engine.scheduler.config import SchedulerConfig
 from gnomon.engine.scheduler.request import FinishReason, Request, RequestState
-
-
-@dataclass(frozen=True)
-class SchedulerConfig:
-    """Limits of one scheduler.
-
-    Attributes:
-        max_num_seqs: most requests that hold blocks at a time.
-        max_num_batched_tokens: token budget of a step; at least ``max_num_seqs``, so that every
-            running request advances in every step.
-        max_model_len: most tokens of a request, prompt and output together.
-        eos_token_ids: ids that end a request unless it ignores them.
-        max_waiting: requests that may queue behind the running ones.
-    """
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    eos_token_ids: frozenset[int] = frozenset()
-    max_waiting: int = 4096
-
-    def __post_init__(self) -> None:
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"a budget of {self.max_num_batched_tokens} tokens a step cannot advance "
-                f"{self.max_num_seqs} requests"
-            )
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Consecutive tokens of one request in one step.
-
-    Attributes:
-        request: the request; read, never changed, until the step is committed.
-        start: first position computed.
-        stop: position behind the last.
-        samples: whether the logits of the last position choose a new token.
-    """
-
-    request: Request
-    start: int
-    stop: int
-    samples: bool
-
-
-@dataclass(frozen=True)
-class Step:
-    """One forward: chunks of distinct requests, decode rows first.
-
-    Attributes:
-        chunks: at most one a request; empty if there is nothing to do.
-        preempted: ids of requests that lost their blocks while this step was made.
-    """
-
-    chunks: tuple[Chunk, ...]
-    preempted: tuple[str, ...] = ()
-
-    @property
-    def num_tokens(self) -> int:
-        """Token rows of the step."""
-        return sum(chunk.stop - chunk.start for chunk in self.chunks)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A token a request gained by a step, and why it ended if it did."""
-
-    request: Request
-    token_id: int
-    finish_reason: FinishReason | None
+from gnomon.engine.scheduler.step import Progress, Step, StepInTheMaking
 
 
 @dataclass
@@ -121,7 +53,14 @@ class Scheduler:
         Raises:
             AdmissionError: the request can never run; the message names the numbers.
         """
-        self._admit(request)
+        if request.id in self._live:
+            raise AdmissionError(f"a request with the id {request.id!r} is already running")
+        check_admission(request, self.config, self.blocks)
+        if len(self.waiting) >= self.config.max_waiting:
+            raise AdmissionError(
+                f"{len(self.waiting)} requests are waiting already, the most this engine queues; "
+                "try again later"
+            )
         request.arrival = self._arrivals
         self._arrivals += 1
         self._live[request.id] = request
@@ -137,18 +76,17 @@ class Scheduler:
 
     def schedule(self) -> Step:
         """Choose the next step and give its requests the blocks they write to."""
-        chunks: dict[str, Chunk] = {}
-        preempted: list[str] = []
+        step = StepInTheMaking(self.config.max_num_batched_tokens)
         # A stable sort: decode rows first, and by arrival among themselves and among prefills.
         for request in sorted(self.running, key=lambda r: r.num_tokens - r.num_computed > 1):
             if request.state is not RequestState.RUNNING:
                 continue  # preempted by an earlier one of this loop
-            count = min(request.num_tokens - request.num_computed, self._left(chunks))
-            if count and self._grow(request, request.num_computed + count, chunks, preempted):
-                chunks[request.id] = self._chunk(request, count)
-        if not preempted:  # what was just evicted would come straight back
-            self._admit_waiting(chunks)
-        return Step(tuple(chunks.values()), tuple(preempted))
+            count = min(request.num_tokens - request.num_computed, step.budget)
+            if count and self._grow(request, request.num_computed + count, step):
+                step.put(request, count)
+        if not step.preempted:  # what was just evicted would come straight back
+            self._admit_waiting(step)
+        return step.done()
 
     def commit(self, step: Step, sampled: Mapping[str, int]) -> tuple[Progress, ...]:
         """Record that a step has run; publish full blocks and finish requests that end.
@@ -176,24 +114,12 @@ class Scheduler:
             progress.append(Progress(request, token, reason))
         return tuple(progress)
 
-    def _left(self, chunks: Mapping[str, Chunk]) -> int:
-        used = sum(chunk.stop - chunk.start for chunk in chunks.values())
-        return self.config.max_num_batched_tokens - used
-
-    @staticmethod
-    def _chunk(request: Request, count: int) -> Chunk:
-        stop = request.num_computed + count
-        return Chunk(request, request.num_computed, stop, samples=stop == request.num_tokens)
-
-    def _grow(
-        self, request: Request, num_tokens: int, chunks: dict[str, Chunk], preempted: list[str]
-    ) -> bool:
+    def _grow(self, request: Request, num_tokens: int, step: StepInTheMaking) -> bool:
         """Give a running request blocks, taking them from the latest; False if it was itself."""
         while not self.blocks.extend(request.table, num_tokens):
             victim = self.running[-1]
-            chunks.pop(victim.id, None)
             self._preempt(victim)
-            preempted.append(victim.id)
+            step.preempt(victim)
             if victim is request:
                 return False
         return True
@@ -207,12 +133,9 @@ class Scheduler:
         self.waiting.appendleft(request)  # it arrived before all that wait
         self.counters.preemptions += 1
 
-    def _admit_waiting(self, chunks: dict[str, Chunk]) -> None:
+    def _admit_waiting(self, step: StepInTheMaking) -> None:
         """Start waiting requests in order, up to the first that does not fit."""
-        while self.waiting and len(self.running) < self.config.max_num_seqs:
-            budget = self._left(chunks)
-            if budget < 1:
-                return
+        while self.waiting and step.budget and len(self.running) < self.config.max_num_seqs:
             request = self.waiting[0]
             entries = self.blocks.match(request.tokens, request.num_tokens - 1)
             if not self.blocks.fits(entries, request.num_tokens, self._promised()):
@@ -224,10 +147,10 @@ class Scheduler:
                 self._count_first_admission(request)
             request.state = RequestState.RUNNING
             self.running.append(request)
-            count = min(request.num_tokens - request.num_computed, budget)
+            count = min(request.num_tokens - request.num_computed, step.budget)
             if not self.blocks.extend(request.table, request.num_computed + count):
                 raise AssertionError(f"request {request.id} was admitted without room")
-            chunks[request.id] = self._chunk(request, count)
+            step.put(request, count)
 
     def _promised(self) -> int:
         """Blocks running requests still need for the tokens they have (prefills under way)."""
@@ -261,32 +184,3 @@ class Scheduler:
         request.state = RequestState.FINISHED
         request.finish_reason = reason
         del self._live[request.id]
-
-    def _admit(self, request: Request) -> None:
-        """Refuse what can never run, whatever else is going on."""
-        prompt, output = len(request.prompt_ids), request.sampling.max_tokens
-        if request.id in self._live:
-            raise AdmissionError(f"a request with the id {request.id!r} is already running")
-        if prompt < 1:
-            raise AdmissionError("the prompt is empty; it needs at least one token")
-        if output < 1:
-            raise AdmissionError(f"max_tokens is {output}; it must be at least 1")
-        if prompt + output > self.config.max_model_len:
-            raise AdmissionError(
-                f"this model's maximum context length is {self.config.max_model_len} tokens, but "
-                f"the request needs {prompt + output}: {prompt} in the prompt and {output} for "
-                "the output (max_tokens); shorten the prompt or lower max_tokens"
-            )
-        needed = self.blocks.blocks_for(prompt + output - 1)  # the last token is never written
-        if needed > self.blocks.pool.num_blocks:
-            raise AdmissionError(
-                f"the request needs {needed} cache blocks of {self.blocks.block_size} tokens for "
-                f"{prompt} prompt and {output} output tokens, but the engine has "
-                f"{self.blocks.pool.num_blocks} in total; shorten the request or give the cache "
-                "more memory"
-            )
-        if len(self.waiting) >= self.config.max_waiting:
-            raise AdmissionError(
-                f"{len(self.waiting)} requests are waiting already, the most this engine queues; "
-                "try again later"
-            )
