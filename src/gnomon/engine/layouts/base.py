@@ -42,13 +42,13 @@ class CacheLayout(ABC):
         self.geometry = geometry
 
     @abstractmethod
-    def encode(self, x: torch.Tensor, nonfinite: torch.Tensor | None) -> Encoded:
+    def encode(self, x: torch.Tensor, infinite: torch.Tensor | None) -> Encoded:
         """Encode x, fp32 [..., dim] and already rounded to ``input_dtype``.
 
         Args:
-            x: values. Non-finite ones must not influence the scale of their group, and become
-                the largest code with their sign bit (a NaN has one too).
-            nonfinite: bool [..., dim], or None when all values are finite.
+            x: values, no NaN. Infinite ones must not influence the scale of their group, and
+                become the largest code of their sign.
+            infinite: bool [..., dim], or None when all values are finite.
         """
 
     @abstractmethod
@@ -66,7 +66,8 @@ class CacheLayout(ABC):
 
         Args:
             x: floating [..., dim].
-            strict: refuse NaN and Inf instead of replacing them by the largest finite code.
+            strict: refuse NaN and Inf instead of replacing them by the largest finite code (of
+                Inf's sign; positive for NaN, whose sign bit means nothing).
             sanitised: int64 [] counter, increased in place by the number of replaced values.
 
         Raises:
@@ -87,7 +88,7 @@ class CacheLayout(ABC):
             )
         if sanitised is not None:
             sanitised += count
-        return self.encode(values, nonfinite)
+        return self.encode(values.masked_fill(values.isnan(), torch.inf), nonfinite)
 
     def dequantise(self, encoded: Encoded, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Turn bytes into values [..., dim] of ``dtype`` (float32 or bfloat16).
@@ -146,13 +147,16 @@ class CacheLayout(ABC):
         return part.view(pages.shape[0], self.geometry.tokens, region.token_bytes)
 
 
-def signed_limit(x: torch.Tensor, limit: torch.Tensor | float) -> torch.Tensor:
-    """``limit`` with the sign bit of x; a NaN's sign bit counts."""
-    return torch.where(torch.signbit(x), -1.0, 1.0) * limit
+def signed_limit(x: torch.Tensor, limit: float) -> torch.Tensor:
+    """``limit`` with the sign of x."""
+    return torch.where(x < 0, -limit, limit)
 
 
 def as_bytes(values: torch.Tensor) -> torch.Tensor:
     """The bytes of values [..., n] as uint8 [..., n * itemsize], little-endian."""
+    if values.numel() == 0:  # torch may give empty tensors strides that no view accepts
+        shape = (*values.shape[:-1], values.shape[-1] * values.itemsize)
+        return values.new_empty(shape, dtype=torch.uint8)
     return values.contiguous().view(torch.uint8)
 
 

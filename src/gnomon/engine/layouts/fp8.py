@@ -27,10 +27,10 @@ def to_e4m3(x: torch.Tensor) -> torch.Tensor:
 class Fp8UnitLayout(CacheLayout):
     """e4m3 elements at unit scale: one byte an element, no scale region."""
 
-    def encode(self, x: torch.Tensor, nonfinite: torch.Tensor | None) -> Encoded:
+    def encode(self, x: torch.Tensor, infinite: torch.Tensor | None) -> Encoded:
         """See :meth:`CacheLayout.encode`."""
-        if nonfinite is not None:
-            x = torch.where(nonfinite, signed_limit(x, E4M3_MAX), x)
+        if infinite is not None:
+            x = torch.where(infinite, signed_limit(x, E4M3_MAX), x)
         return Encoded((as_bytes(to_e4m3(x)),))
 
     def decode(self, encoded: Encoded) -> torch.Tensor:
@@ -41,14 +41,14 @@ class Fp8UnitLayout(CacheLayout):
 class Fp8TokenLayout(CacheLayout):
     """e4m3 elements and one fp32 scale a token: ``scale = amax / 448``, 1 for a zero token."""
 
-    def encode(self, x: torch.Tensor, nonfinite: torch.Tensor | None) -> Encoded:
+    def encode(self, x: torch.Tensor, infinite: torch.Tensor | None) -> Encoded:
         """See :meth:`CacheLayout.encode`."""
-        finite = x if nonfinite is None else x.masked_fill(nonfinite, 0.0)
+        finite = x if infinite is None else x.masked_fill(infinite, 0.0)
         amax = finite.abs().amax(-1, keepdim=True)
         scale = torch.where(amax == 0, 1.0, (amax / E4M3_MAX).clamp_min(MIN_SCALE))
         scaled = finite / scale
-        if nonfinite is not None:
-            scaled = torch.where(nonfinite, signed_limit(x, E4M3_MAX), scaled)
+        if infinite is not None:
+            scaled = torch.where(infinite, signed_limit(x, E4M3_MAX), scaled)
         return Encoded((as_bytes(to_e4m3(scaled)), as_bytes(scale)))
 
     def decode(self, encoded: Encoded) -> torch.Tensor:

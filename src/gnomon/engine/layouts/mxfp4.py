@@ -48,11 +48,11 @@ class Mxfp4Layout(CacheLayout):
     (possible for bytes 253 and 254 only) replaced by it: bf16 and fp32 read the same number.
     """
 
-    def encode(self, x: torch.Tensor, nonfinite: torch.Tensor | None) -> Encoded:
+    def encode(self, x: torch.Tensor, infinite: torch.Tensor | None) -> Encoded:
         """See :meth:`CacheLayout.encode`."""
         groups = grouped(x, MXFP4_GROUP)
         magnitude = groups.abs()
-        bad = None if nonfinite is None else grouped(nonfinite, MXFP4_GROUP)
+        bad = None if infinite is None else grouped(infinite, MXFP4_GROUP)
         if bad is not None:
             magnitude = magnitude.masked_fill(bad, 0.0)
         amax = magnitude.amax(-1, keepdim=True)

@@ -36,11 +36,11 @@ class Nvfp4Layout(CacheLayout):
     significant bits). The vendor's kernels round them once more, to e4m3; this does not.
     """
 
-    def encode(self, x: torch.Tensor, nonfinite: torch.Tensor | None) -> Encoded:
+    def encode(self, x: torch.Tensor, infinite: torch.Tensor | None) -> Encoded:
         """See :meth:`CacheLayout.encode`."""
         groups = grouped(x, NVFP4_GROUP)
         magnitude = groups.abs()
-        bad = None if nonfinite is None else grouped(nonfinite, NVFP4_GROUP)
+        bad = None if infinite is None else grouped(infinite, NVFP4_GROUP)
         if bad is not None:
             magnitude = magnitude.masked_fill(bad, 0.0)
         scale = nvfp4_scales(magnitude.amax(-1, keepdim=True))

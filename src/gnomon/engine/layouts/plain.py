@@ -13,11 +13,11 @@ class PlainLayout(CacheLayout):
     ``input_dtype`` is also the stored dtype. Non-finite input becomes the largest finite value.
     """
 
-    def encode(self, x: torch.Tensor, nonfinite: torch.Tensor | None) -> Encoded:
+    def encode(self, x: torch.Tensor, infinite: torch.Tensor | None) -> Encoded:
         """See :meth:`CacheLayout.encode`."""
-        if nonfinite is not None:
+        if infinite is not None:
             limit = torch.finfo(self.input_dtype).max
-            x = torch.where(nonfinite, signed_limit(x, limit), x)
+            x = torch.where(infinite, signed_limit(x, limit), x)
         return Encoded((as_bytes(x.to(self.input_dtype)),))
 
     def decode(self, encoded: Encoded) -> torch.Tensor:
