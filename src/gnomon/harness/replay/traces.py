@@ -30,22 +30,37 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class ExpectedRequest:
+    """One request that a replay of the traces must make, exactly once.
+
+    Attributes:
+        conversation_id: as AIPerf names it: the session, ``::sa:`` and the agent for a sub-agent.
+        turn_index: from 0 within the conversation.
+        input_tokens: length of its prompt, chat template not counted.
+        output_tokens: length of its answer.
+    """
+
+    conversation_id: str
+    turn_index: int
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
 class TraceSet:
     """Trace files on disk.
 
     Attributes:
         folder: holds the files and nothing else.
         sha256: over the names and bytes of all files, in order.
-        requests: in the whole set, sub-agents included.
-        output_tokens: asked for in the whole set.
         sessions: number of files.
+        requests: of the whole set, sub-agents included.
     """
 
     folder: Path
     sha256: str
-    requests: int
-    output_tokens: int
     sessions: int
+    requests: tuple[ExpectedRequest, ...]
 
 
 def generate(spec: GeneratedTraces) -> list[Json]:
@@ -74,22 +89,20 @@ def write_traces(spec: GeneratedTraces, folder: Path) -> TraceSet:
         data = json.dumps(trace, indent=1).encode()
         path.write_bytes(data)
         digest.update(path.name.encode() + b"\0" + data)
-    flat = [request for trace in traces for request in _flatten(trace["requests"])]
-    return TraceSet(
-        folder=folder,
-        sha256=digest.hexdigest(),
-        requests=len(flat),
-        output_tokens=sum(request["out"] for request in flat),
-        sessions=len(traces),
-    )
+    requests = tuple(request for trace in traces for request in expected_requests(trace))
+    return TraceSet(folder, digest.hexdigest(), len(traces), requests)
 
 
-def _flatten(requests: Sequence[Json]) -> Iterator[Json]:
-    for request in requests:
+def expected_requests(trace: Json) -> Iterator[ExpectedRequest]:
+    """The requests of one trace, by conversation."""
+    turn = count()
+    for request in trace["requests"]:
         if request["type"] == "subagent":
-            yield from request["requests"]
+            name = f"{trace['id']}::sa:{request['agent_id']}"
+            for index, inner in enumerate(request["requests"]):
+                yield ExpectedRequest(name, index, inner["in"], inner["out"])
         else:
-            yield request
+            yield ExpectedRequest(trace["id"], next(turn), request["in"], request["out"])
 
 
 def _session(spec: GeneratedTraces, rng: random.Random, index: int) -> Json:
