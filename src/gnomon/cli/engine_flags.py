@@ -111,10 +111,10 @@ def takes_engine_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [inspect.Parameter("model", keyword, annotation=model)]
     for name, kind, flag, help_text in _FLAGS:
         setting = typer.Option(flag, help=help_text, show_default=False)
-        option: Any = Annotated[kind, setting]  # type: ignore[valid-type]
+        option: Any = Annotated[kind, setting]
         parameters.append(inspect.Parameter(name, keyword, default=None, annotation=option))
     parameters += [p.replace(kind=keyword) for p in own]
-    run.__signature__ = inspect.Signature(parameters)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     del run.__wrapped__  # Typer would read the command's own annotations through it
     return run

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from gnomon.engine.cache.manager import BlockManager
+from gnomon.engine.cache.prefix import PrefixEntry, PrefixIndex
 from gnomon.engine.scheduler.config import SchedulerConfig
 from gnomon.engine.scheduler.request import FinishReason, Request, RequestState, SamplingParams
 from gnomon.engine.scheduler.scheduler import Scheduler
@@ -44,6 +45,13 @@ def expected_output(prompt: tuple[int, ...], max_tokens: int, ignore_eos: bool) 
         if token == EOS and not ignore_eos:
             break
     return output
+
+
+class CollidingIndex(PrefixIndex):
+    """An index whose hash is so bad that hits must be decided by comparing."""
+
+    def _key(self, parent: PrefixEntry | None, tokens: bytes) -> int:
+        return super()._key(parent, tokens) % 5
 
 
 @dataclass
@@ -101,6 +109,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 4),
         extra_budget=st.integers(0, 9),
         prefix_caching=st.booleans(),
+        colliding=st.booleans(),
     )
     def start(
         self,
@@ -109,6 +118,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs: int,
         extra_budget: int,
         prefix_caching: bool,
+        colliding: bool,
     ) -> None:
         self.runner = ToyRunner(block_size)
         self.scheduler = Scheduler(
@@ -120,6 +130,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             ),
             BlockManager(num_blocks, block_size, "toy", prefix_caching),
         )
+        if colliding:
+            self.scheduler.blocks.index = CollidingIndex("toy")
         self.requests: dict[str, Request] = {}
         self.in_flight: Step | None = None
 
