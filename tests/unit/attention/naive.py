@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gnomon.engine.attention.rows import SelectionRule
+
 
 @dataclass
 class History:
@@ -25,14 +27,12 @@ def select_row(
     index_k: torch.Tensor,
     position: int,
     block_size: int,
-    topk: int,
-    init: int,
-    local: int,
+    rule: SelectionRule,
 ) -> list[int]:
     """Blocks of one row and head: index_q [Di], index_k [T, Di]."""
     own = position // block_size
     visible = range(own + 1)
-    forced = [b for b in visible if b < init or b > own - local]
+    forced = [b for b in visible if b < rule.init_blocks or b > own - rule.local_blocks]
     scored = []
     for block in visible:
         if block in forced:
@@ -45,7 +45,7 @@ def select_row(
                 break
         if not math.isnan(score):
             scored.append((-score, block))
-    history = [block for _, block in sorted(scored)][: topk - len(forced)]
+    history = [block for _, block in sorted(scored)][: rule.topk_blocks - len(forced)]
     return history + forced
 
 

@@ -28,9 +28,10 @@ def dense(
         [R, Hq, D] in q's dtype, computed in fp32; zeros for pad rows.
     """
     out = torch.zeros_like(q)
+    live = live_rows(rows)
     q_heads, dim = q.shape[1:]
     tile = max(1, TILE_ELEMENTS // (q_heads * _BLOCK_TILE * rows.block_size))
-    for chunk in live_rows(rows).split(tile):
+    for chunk in live.split(tile) if len(live) else ():
         queries = (q[chunk].float() * dim**-0.5).view(len(chunk), cache.pages.kv_heads, -1, dim)
         partial = _attend_chunk(cache, rows, chunk, queries, window)
         out[chunk] = partial.output().view(-1, q_heads, dim).to(q.dtype)

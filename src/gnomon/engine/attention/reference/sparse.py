@@ -29,7 +29,7 @@ def sparse(
     heads, (q_heads, dim) = cache.pages.kv_heads, q.shape[1:]
     slots, size = selection.blocks.shape[2], rows.block_size
     tile = max(1, TILE_ELEMENTS // (q_heads * slots * size))
-    for chunk in live.split(tile):
+    for chunk in live.split(tile) if len(live) else ():
         chosen = selection.blocks[chunk]  # [L, Hk, slots]
         request = rows.request_of_row[chunk][:, None, None]
         known = (chosen >= 0) & (chosen < rows.page_table.shape[1])
