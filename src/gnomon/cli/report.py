@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the app."""
+    app.command("report")(report)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A run folder, as `gnomon run` printed it.")],
+) -> None:
+    """Render a run folder's report.html again, from the files in it."""
+    from gnomon.harness.command import report_command
+
+    raise typer.Exit(report_command(folder))

@@ -82,6 +82,12 @@ class RunFolder:
         }
         self.save_manifest(manifest)
 
+    def reseal(self, manifest: Manifest, name: str) -> None:
+        """Renew the hash of one derived file; every other hash stays what the run recorded."""
+        path = self.path / name
+        manifest.artifacts[name] = Artifact(sha256=sha256_of_file(path), bytes=path.stat().st_size)
+        self.save_manifest(manifest)
+
     def files(self) -> list[str]:
         """Relative paths of every file but the manifest; links are not followed."""
         return sorted(

@@ -272,7 +272,7 @@ def _performance(recipe: Recipe, seen: Evidence) -> Verdict:
     figures = replay_figures(replay, scope)
     checks = _performance_checks(recipe, replay, figures)
     words = {
-        Scope.SMOKE: "Measured, at smoke scope: the path works; the numbers are not for comparison.",
+        Scope.SMOKE: "Measured, at smoke scope: proof of the path, not numbers to compare.",
         Scope.DIAGNOSTIC: "Measured, at diagnostic scope: not to be published.",
         Scope.FULL: "Measured over the whole window.",
     }

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gnomon.harness.cancel import CancelToken
@@ -30,12 +31,14 @@ class PlanReport:
         ok: whether the plan can run.
         problems: the planner's refusals, as problems of the recipe.
         plan: its numbers (pools, blocks, bytes), as the engine names them.
+        model_dir: the checkpoint that the model's name stands for, None if it does not say.
     """
 
     command: Command
     ok: bool
     problems: tuple[Problem, ...]
     plan: Mapping[str, Any]
+    model_dir: Path | None = None
 
 
 def check_plan(
@@ -81,7 +84,9 @@ def check_plan(
     if not ok and not refusals:
         said = _last_line(err) or "no reason given"
         refusals = (Problem("engine", f"the planner refuses (exit code {code}): {said}", ""),)
-    return PlanReport(command, ok, refusals, answer.get("plan") or {})
+    where = answer.get("model_path")
+    model_dir = Path(where) if isinstance(where, str) else None
+    return PlanReport(command, ok, refusals, answer.get("plan") or {}, model_dir)
 
 
 def _problem(refusal: Mapping[str, Any]) -> Problem:

@@ -1,0 +1,160 @@
+"""What ``gnomon run`` and ``gnomon report`` do: signals, the terminal, and the exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.text import Text
+
+from gnomon.harness.cancel import CancelToken, Cause
+from gnomon.harness.display import Display, LiveDisplay, PlainDisplay
+from gnomon.harness.errors import HarnessError, RecipeRefused, RunCancelled
+from gnomon.harness.evidence import folder as names
+from gnomon.harness.evidence.folder import RunFolder
+from gnomon.harness.evidence.manifest import RunState
+from gnomon.harness.evidence.verdicts import CheckState
+from gnomon.harness.launch.supervisor import log_tail
+
+OK = 0
+NOT_PROVEN = 1
+REFUSED = 2
+SIGNALLED = 128
+
+_STYLES = {
+    CheckState.PASSED: "bold green",
+    CheckState.FAILED: "bold red",
+    CheckState.NOT_RUN: "bold yellow",
+    CheckState.NOT_APPLICABLE: "bold",
+}
+
+
+def run_command(recipe: Path, out: Path) -> int:
+    """Run a recipe and print what came of it; returns the exit status."""
+    from gnomon.harness.recipes.load import check_recipe
+    from gnomon.harness.run import Run, execute
+
+    console = Console(highlight=False)
+    errors = Console(stderr=True, highlight=False)
+    cancel = CancelToken()
+    with _signals_cancel(cancel) as received:
+        try:
+            with _status(console, f"planning {recipe}"):
+                checked = check_recipe(recipe, cancel)
+        except RecipeRefused as refusal:
+            _print_refusal(errors, refusal)
+            return REFUSED
+        except RunCancelled:
+            errors.print("interrupted while planning: nothing was started, no folder was made")
+            return SIGNALLED + received()
+        log: list[Path] = []
+        display = _display(console, log)
+        try:
+            run = Run.open(checked, out, cancel, display)
+        except OSError as error:
+            errors.print(f"[red]error:[/red] cannot make a run folder in {out}: {error.strerror}")
+            return NOT_PROVEN
+        log.append(run.folder.path / names.SERVER_LOG)
+        outcome = execute(run)
+        console.print()
+        for verdict in outcome.verdicts.all():
+            line = Text(f"{verdict.kind:<12} ")
+            line.append(f"{verdict.state.replace('_', ' '):<15}", _STYLES[verdict.state])
+            line.append(verdict.summary)
+            console.print(line)
+        if outcome.failed_stage is not None:
+            errors.print(Text(f"failed at stage {outcome.failed_stage}: {outcome.reason}", "red"))
+        elif outcome.reason:
+            errors.print(Text(f"not proven: {outcome.reason}", "red"))
+        console.print(f"folder  {outcome.folder}", soft_wrap=True)
+        if outcome.report is not None:
+            console.print(f"report  {outcome.report}", soft_wrap=True)
+        if outcome.state is RunState.INTERRUPTED:
+            return SIGNALLED + received()
+        return OK if outcome.succeeded else NOT_PROVEN
+
+
+def report_command(folder: Path) -> int:
+    """Render a run folder's report again; returns the exit status."""
+    from gnomon.harness.report.build import render_report
+
+    errors = Console(stderr=True, highlight=False)
+    run_folder = RunFolder(folder.resolve())
+    try:
+        manifest = run_folder.load_manifest()
+        path = render_report(run_folder)
+        if manifest.state is not RunState.RUNNING:
+            run_folder.reseal(manifest, names.REPORT)
+    except HarnessError as error:
+        errors.print(Text(f"error: {error}", "red"))
+        return NOT_PROVEN
+    Console(highlight=False).print(f"report  {path}", soft_wrap=True)
+    return OK
+
+
+@contextlib.contextmanager
+def _signals_cancel(cancel: CancelToken) -> Iterator[_Received]:
+    """SIGINT and SIGTERM set the token: the run tears down by itself, however often they come."""
+    received = _Received()
+
+    def handle(signum: int, _: FrameType | None) -> None:
+        received.signum = received.signum or signum
+        name = signal.Signals(signum).name
+        cancel.cancel(Cause.INTERRUPTED, f"interrupted by {name}")
+
+    previous = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+
+class _Received:
+    """The first signal that came, callable for its number."""
+
+    def __init__(self) -> None:
+        self.signum = 0
+
+    def __call__(self) -> int:
+        return self.signum or int(signal.SIGINT)
+
+
+def _display(console: Console, log: list[Path]) -> Display:
+    if not console.is_terminal:
+        return PlainDisplay(lambda line: console.print(line, soft_wrap=True, markup=False))
+
+    def newest_line() -> str:
+        lines = log_tail(log[0], 1) if log else []
+        return lines[-1] if lines else ""
+
+    return LiveDisplay(console, newest_line)
+
+
+@contextlib.contextmanager
+def _status(console: Console, message: str) -> Iterator[None]:
+    if console.is_terminal:
+        with console.status(message):
+            yield
+    else:
+        yield
+
+
+def _print_refusal(console: Console, refusal: RecipeRefused) -> None:
+    count = len(refusal.problems)
+    console.print(
+        Text.assemble(
+            ("refused ", "bold red"),
+            f"{refusal.source}: {count} problem{'s' if count != 1 else ''}, nothing was started",
+        ),
+        soft_wrap=True,
+    )
+    for problem in refusal.problems:
+        line = Text.assemble("  • ", (problem.path, "bold"), f": {problem.message}")
+        if problem.remedy:
+            line.append(f" {problem.remedy}", "green")
+        console.print(line, soft_wrap=True)
