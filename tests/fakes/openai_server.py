@@ -75,6 +75,8 @@ class Script:
     fault_count: int
     fault_match: str
     ready_at: float
+    engine: str = "fake"
+    facts: Json = field(default_factory=dict)
     bodies: list[Json] = field(default_factory=list)
     served: Iterator[int] = field(default_factory=itertools.count)
     matched: int = 0
@@ -478,9 +480,9 @@ async def server_info(request: Request) -> Response:
     script: Script = request.app.state.script
     return JSONResponse(
         {
-            "engine": "fake",
+            "engine": script.engine,
             "version": "fake",
-            "facts": {},
+            "facts": script.facts,
             "served_model_names": [script.model],
             "generation_defaults": {"max_new_tokens": script.default_tokens},
         }
@@ -555,6 +557,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--itl-ms", type=float, default=1.0)
     p.add_argument("--default-tokens", type=int, default=16)
     p.add_argument("--startup-s", type=float, default=0.0, help="503 from /health for so long")
+    p.add_argument("--engine-name", default="fake", help="as /server_info reports it")
+    p.add_argument("--facts", default="{}", help="JSON object of facts for /server_info")
     p.add_argument("--fault", choices=FAULTS, default="none")
     p.add_argument("--fault-after", type=int, default=0, help="first let so many requests pass")
     p.add_argument("--fault-every", type=int, default=1, help="then break every Nth")
@@ -579,6 +583,8 @@ def main() -> None:
         fault_count=args.fault_count,
         fault_match=args.fault_match,
         ready_at=time.monotonic() + args.startup_s,
+        engine=args.engine_name,
+        facts=json.loads(args.facts),
     )
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
