@@ -1,0 +1,141 @@
+"""The HTTP application: routes, and every error in OpenAI's shape."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+import gnomon
+from gnomon.engine.serve.auth import ApiKey
+from gnomon.engine.serve.errors import ApiError, bad_request, internal
+from gnomon.engine.serve.handlers import meta
+from gnomon.engine.serve.handlers.chat import chat_completions
+from gnomon.engine.serve.handlers.completions import completions
+from gnomon.engine.serve.handlers.responses import responses
+from gnomon.engine.serve.protocol.chat import ChatRequest
+from gnomon.engine.serve.protocol.completions import CompletionRequest
+from gnomon.engine.serve.protocol.responses import ResponsesRequest
+from gnomon.engine.serve.served import Served
+from gnomon.engine.serve.sse import error_response
+
+log = logging.getLogger(__name__)
+
+
+def build_app(served: Served) -> FastAPI:
+    """The application that serves one model."""
+    app = FastAPI(title="gnomon", version=gnomon.__version__, docs_url=None, redoc_url=None)
+    _add_generation(app, served)
+    _add_meta(app, served)
+    _add_errors(app)
+    if served.options.api_key is not None:
+        app.add_middleware(ApiKey, key=served.options.api_key)
+    return app
+
+
+def _add_generation(app: FastAPI, served: Served) -> None:
+    @app.post("/v1/chat/completions")
+    async def _chat(body: ChatRequest, request: Request) -> Response:
+        return await chat_completions(served, body, request)
+
+    @app.post("/v1/responses")
+    async def _responses(body: ResponsesRequest, request: Request) -> Response:
+        return await responses(served, body, request)
+
+    @app.post("/v1/completions")
+    async def _completions(body: CompletionRequest, request: Request) -> Response:
+        return await completions(served, body, request)
+
+
+def _add_meta(app: FastAPI, served: Served) -> None:
+    @app.get("/v1/models")
+    async def _models() -> Response:
+        return meta.models(served)
+
+    @app.get("/v1/models/{name:path}")
+    async def _model(name: str) -> Response:
+        return meta.model(served, name)
+
+    @app.get("/health")
+    async def _health() -> Response:
+        return meta.health(served)
+
+    @app.get("/version")
+    async def _version() -> Response:
+        return meta.version()
+
+    @app.get("/server_info")
+    async def _server_info() -> Response:
+        return meta.server_info(served)
+
+    @app.get("/metrics")
+    async def _metrics() -> Response:
+        return await meta.metrics(served)
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(ApiError)
+    async def _api_error(_: Request, error: ApiError) -> Response:
+        return error_response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def _validation(_: Request, error: RequestValidationError) -> Response:
+        return error_response(validation_error(error.errors(), error.body))
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> Response:
+        return error_response(_http_error(request, error))
+
+    @app.exception_handler(Exception)
+    async def _any(request: Request, error: Exception) -> Response:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return error_response(internal())
+
+
+def _http_error(request: Request, error: HTTPException) -> ApiError:
+    if error.status_code == 404:
+        message = f"There is nothing at {request.method} {request.url.path}."
+        return ApiError(404, message, code="unknown_url")
+    if error.status_code == 405:
+        message = f"{request.url.path} does not take {request.method}."
+        return ApiError(405, message, code="method_not_allowed", headers=error.headers)
+    return ApiError(error.status_code, str(error.detail))
+
+
+def validation_error(problems: Sequence[Any], body: Any) -> ApiError:
+    """The first thing wrong with a body, naming the field as clients spell it."""
+    problem = problems[0]
+    if problem["type"] == "json_invalid":
+        why = (problem.get("ctx") or {}).get("error", "")
+        return bad_request(f"The body is not valid JSON: {why}.", None, "invalid_json")
+    param = _path(problem["loc"][1:], body)
+    message = str(problem["msg"])
+    if param is None:
+        return bad_request(f"The body must be a JSON object, sent as application/json: {message}.")
+    if problem["type"] == "missing":
+        return bad_request(f"Missing required parameter: {param!r}.", param, "missing_parameter")
+    return bad_request(f"Invalid value for {param!r}: {message}.", param, "invalid_value")
+
+
+def _path(location: Sequence[Any], body: Any) -> str | None:
+    """A field's path such as ``messages[0].role``.
+
+    Only steps that the body can take are kept: the rest are names of a union's alternatives.
+    """
+    path, here = "", body
+    for at, step in enumerate(location):
+        if isinstance(here, dict) and isinstance(step, str):
+            if step not in here and at < len(location) - 1:
+                break
+            path += f".{step}" if path else step
+            here = here.get(step)
+        elif isinstance(here, list) and isinstance(step, int) and step < len(here):
+            path += f"[{step}]"
+            here = here[step]
+        else:
+            break
+    return path or None

@@ -1,0 +1,106 @@
+"""The body of ``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from gnomon.engine.serve.protocol.common import (
+    HARMLESS,
+    REFUSED_SAMPLING,
+    SamplingFields,
+    StreamOptions,
+    Strict,
+    Tokens,
+)
+
+
+class FunctionCall(Strict):
+    """Name and arguments of a call in the history."""
+
+    name: str = Field(min_length=1)
+    arguments: str | dict[str, Any] | None = None  # JSON text; an object is taken as it is
+
+
+class ToolCall(Strict):
+    """A call the assistant made earlier."""
+
+    id: str | None = None
+    type: str = "function"
+    function: FunctionCall
+
+
+class Message(Strict):
+    """One message. Members that other servers add to the messages they return are passed over."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # the other spelling of reasoning_content
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class Function(Strict):
+    """A function the model may call."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    description: str | None = None
+    parameters: Any = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    """A tool; only functions are served."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str
+    function: Function
+
+
+class ChatRequest(SamplingFields):
+    """A chat completion request."""
+
+    ACCEPTED: ClassVar[frozenset[str]] = HARMLESS
+    NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **REFUSED_SAMPLING,
+        "logprobs": (False,),
+        "top_logprobs": (0,),
+        "response_format": ({"type": "text"},),
+        "parallel_tool_calls": (True,),
+        "functions": ([],),
+        "function_call": (),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "verbosity": (),
+        "web_search_options": (),
+        "echo": (False,),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "add_special_tokens": (False,),
+        "guided_json": (),
+        "guided_regex": (),
+        "guided_choice": (),
+        "guided_grammar": (),
+        "structured_outputs": (),
+    }
+
+    model: str
+    messages: list[Message]
+    tools: list[Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None  # its newer name
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None

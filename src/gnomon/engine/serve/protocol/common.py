@@ -1,0 +1,126 @@
+"""Request fields the endpoints share, and the rule for fields that are not served.
+
+Every field of a request body is one of: supported (declared on the model), accepted (known to be
+harmless to a text server, listed in ``ACCEPTED``), neutral (known, and refused unless it has a
+value that asks for nothing, listed in ``NEUTRAL``) or unknown, which is refused. Nothing is
+dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gnomon.engine.serve.errors import bad_request, unsupported
+
+Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+StopString = Annotated[str, Field(min_length=1, max_length=1024)]
+
+HARMLESS = frozenset({
+    "store", "metadata", "user", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention",
+})  # fmt: skip
+"""Fields about the vendor's account and storage: accepted, and without effect here."""
+
+
+class Strict(BaseModel):
+    """A JSON object of a request: JSON types only, NaN and infinity refused."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class Body(Strict):
+    """A request body, with the rule for fields that are not served."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ACCEPTED: ClassVar[frozenset[str]] = HARMLESS
+    NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _vet(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        kept = {}
+        for name, value in data.items():
+            if name in cls.model_fields:
+                kept[name] = value
+            elif name in cls.NEUTRAL:
+                _require_neutral(name, value, cls.NEUTRAL[name])
+            elif name not in cls.ACCEPTED:
+                raise bad_request(
+                    f"Unrecognized request argument supplied: {name}", name, "unknown_parameter"
+                )
+        return kept
+
+
+def _require_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    if value is None or any(value == n and isinstance(value, bool) is isinstance(n, bool)
+                            for n in neutral):  # fmt: skip
+        return
+    allowed = " or ".join(["null", *map(repr, neutral)])
+    raise unsupported(
+        name, f"{name!r} is not supported by this server; leave it out (accepted: {allowed})."
+    )
+
+
+class SamplingFields(Body):
+    """How tokens are chosen. The last six are extensions, spelled as in vLLM."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
+    stop: StopString | list[StopString] | None = None
+    stop_token_ids: list[TokenId] | None = Field(default=None, max_length=64)
+    ignore_eos: bool | None = None
+    min_tokens: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _check_stops(self) -> SamplingFields:
+        if isinstance(self.stop, list) and len(self.stop) > _MAX_STOPS:
+            raise bad_request(f"At most {_MAX_STOPS} stop strings are allowed.", "stop")
+        if self.min_tokens and not self.ignore_eos:
+            raise unsupported(
+                "min_tokens",
+                "'min_tokens' is only supported together with 'ignore_eos': true; leave it out.",
+            )
+        return self
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The stop strings, none or more."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+_MAX_STOPS = 16
+
+
+class StreamOptions(Strict):
+    """Options of a stream."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # padding against side channels: we add none
+
+
+REFUSED_SAMPLING: Mapping[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "n": (1,),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "skip_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+}
+"""Sampling fields that are refused unless neutral, on every endpoint."""

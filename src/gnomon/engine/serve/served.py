@@ -1,0 +1,189 @@
+"""What the handlers work with: one engine, one model's text side, one set of settings."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import gnomon
+from gnomon.engine.serve import conversation
+from gnomon.engine.serve.errors import ApiError, unavailable
+from gnomon.engine.serve.generation import Engine, Finished, Generation, generate
+from gnomon.engine.serve.metrics import Metrics
+from gnomon.engine.serve.options import ServeOptions
+from gnomon.engine.serve.parsers import registry
+from gnomon.engine.serve.parsers.base import (
+    Event,
+    OutputParser,
+    ReasoningDialect,
+    ToolDialect,
+)
+from gnomon.engine.serve.prompt import chat_prompt
+from gnomon.engine.serve.protocol.chat import Message
+from gnomon.engine.serve.protocol.common import SamplingFields
+from gnomon.engine.serve.sampling import GenerationDefaults, output_cap, sampling_params
+from gnomon.engine.serve.template import ChatTemplate
+from gnomon.engine.serve.tokenizer import Tokenizer
+
+Events = AsyncGenerator[list[Event] | Finished, None]
+
+
+@dataclass(frozen=True)
+class Served:
+    """One served model.
+
+    Attributes:
+        created: unix time of start, which clients see as the model's.
+    """
+
+    engine: Engine
+    options: ServeOptions
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    defaults: GenerationDefaults
+    metrics: Metrics = field(default_factory=Metrics)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def load(cls, engine: Engine, options: ServeOptions, folder: Path) -> Served:
+        """Read the text side of a checkpoint.
+
+        Raises:
+            CheckpointError: a file is missing or unusable.
+        """
+        return cls(
+            engine=engine,
+            options=options,
+            tokenizer=Tokenizer.load(folder),
+            template=ChatTemplate.load(folder),
+            defaults=GenerationDefaults.load(folder),
+        )
+
+    @property
+    def reasoning(self) -> ReasoningDialect | None:
+        """How the model writes reasoning; None if that is not to be parsed."""
+        return registry.reasoning_dialect(self.options.reasoning_parser)
+
+    @property
+    def tools(self) -> ToolDialect | None:
+        """How the model writes tool calls; None if that is not to be parsed."""
+        return registry.tool_dialect(self.options.tool_call_parser)
+
+    def admit(self, model: str) -> str:
+        """Check that a request for ``model`` can be answered now.
+
+        Returns:
+            The name to report.
+
+        Raises:
+            ApiError: the engine is not ready, or serves no model of that name.
+        """
+        require_ready(self.engine)
+        if model not in self.options.model_names:
+            names = ", ".join(self.options.model_names)
+            raise ApiError(
+                404,
+                f"The model {model!r} does not exist; this server has {names}.",
+                param="model",
+                code="model_not_found",
+            )
+        return model
+
+    async def chat(
+        self,
+        request_id: str,
+        fields: SamplingFields,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        kwargs: Mapping[str, Any],
+        cap: tuple[str, int | None],
+    ) -> Generation:
+        """Prepare the generation that answers a conversation.
+
+        Args:
+            request_id: unique.
+            fields: of the request.
+            messages: of the request.
+            tools: checked, in the chat shape.
+            kwargs: extra template variables.
+            cap: name and value of the request's output cap.
+
+        Raises:
+            ApiError: a message is wrong or the conversation does not fit.
+        """
+        turns = conversation.template_messages(messages, self.reasoning)
+        prompt = await asyncio.to_thread(
+            chat_prompt, self.template, self.tokenizer, turns, tools, kwargs
+        )
+        parser = OutputParser(
+            self.reasoning.parser(prompt.tail) if self.reasoning else None,
+            self.tools.parser(conversation.tool_schemas(tools)) if self.tools and tools else None,
+        )
+        return self.generation(request_id, fields, prompt.ids, parser, cap)
+
+    def generation(
+        self,
+        request_id: str,
+        fields: SamplingFields,
+        prompt_ids: Sequence[int],
+        parser: OutputParser,
+        cap: tuple[str, int | None],
+    ) -> Generation:
+        """Prepare a generation from prompt ids.
+
+        Raises:
+            ApiError: prompt and answer do not fit.
+        """
+        name, asked = cap
+        limit = self.engine.facts.max_model_len
+        most = output_cap(asked, len(prompt_ids), limit, self.defaults.max_tokens, name)
+        return Generation(
+            id=request_id,
+            prompt_ids=prompt_ids,
+            sampling=sampling_params(fields, self.defaults, most),
+            stops=fields.stop_strings,
+            parser=parser,
+            hidden=self._hidden(),
+        )
+
+    def run(self, job: Generation) -> Events:
+        """Run a generation."""
+        return generate(self.engine, self.tokenizer, self.metrics, job)
+
+    def info(self) -> dict[str, Any]:
+        """Every effective setting, for attestation."""
+        return {
+            "engine": "gnomon",
+            "version": gnomon.__version__,
+            "facts": msgspec.to_builtins(self.engine.facts),
+            "served_model_names": list(self.options.model_names),
+            "tool_call_parser": self.options.tool_call_parser,
+            "reasoning_parser": self.options.reasoning_parser,
+            "chat_template_sha256": self.template.sha256,
+            "generation_defaults": self.defaults.report(),
+        }
+
+    def _hidden(self) -> frozenset[int]:
+        """Special tokens that give no text: all but those the parsers read."""
+        markers = [*(self.tools.markers if self.tools else ())]
+        markers += self.reasoning.markers if self.reasoning else ()
+        read = {self.tokenizer.id_of(marker) for marker in markers}
+        return self.tokenizer.special_ids - read
+
+
+def require_ready(engine: Engine) -> None:
+    """Check that the engine can generate.
+
+    Raises:
+        ApiError: it is still starting, or dead.
+    """
+    if engine.death is not None:
+        raise unavailable(f"The engine is gone: {engine.death}")
+    if not engine.is_ready:
+        raise unavailable("The engine is still starting; ask /health when it is ready.")

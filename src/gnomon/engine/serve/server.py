@@ -1,0 +1,132 @@
+"""The API process: one HTTP server and one engine core, which live and end together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Generator, Sequence
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from gnomon.engine.errors import OptionsError
+from gnomon.engine.models.loader import resolve_model
+from gnomon.engine.runner.client import EngineClient
+from gnomon.engine.serve.app import build_app
+from gnomon.engine.serve.options import ServeOptions
+from gnomon.engine.serve.served import Served
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 2048
+_LAST_ANSWERS_S = 5  # how long open connections may take to hear that the server ends
+_POLL_S = 0.1
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve until SIGTERM or SIGINT. ``/health`` answers 503 until the engine is ready.
+
+    A signal ends running requests with an error, the core and the process, in that order.
+
+    Raises:
+        EngineError: the server could not start, or the engine died.
+    """
+    folder = resolve_model(options.model)
+    engine = EngineClient(options.engine_options())
+    served = Served.load(engine, options, folder)
+    with _listen(options.host, options.port) as listener:
+        uvloop.run(_serve(served, engine, listener))
+
+
+async def _serve(served: Served, engine: EngineClient, listener: socket.socket) -> None:
+    stopping = asyncio.Event()
+    config = uvicorn.Config(
+        build_app(served),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=_LAST_ANSWERS_S,
+    )
+    loop = asyncio.get_running_loop()
+    http = _HttpServer(config, lambda: loop.call_soon_threadsafe(stopping.set))
+    answering = asyncio.create_task(http.serve(sockets=[listener]))
+    living = asyncio.create_task(_live(served, engine, listener))
+    stop = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((answering, living, stop), return_when=asyncio.FIRST_COMPLETED)
+        if living.done():
+            await living  # raises why the engine could not start, or died
+    finally:
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+        with contextlib.suppress(AttributeError):  # it was never started
+            await engine.shutdown()
+        http.should_exit = True
+        await answering
+        stop.cancel()
+
+
+async def _live(served: Served, engine: EngineClient, listener: socket.socket) -> None:
+    """Start the engine and return when it is dead.
+
+    Raises:
+        EngineError: it could not start, or why it died.
+    """
+    facts = await engine.start()
+    host, port = listener.getsockname()[:2]
+    names = ", ".join(served.options.model_names)
+    log.info(
+        "server ready: %s at http://%s:%d/v1 (%s caches, %d blocks of %d tokens)",
+        names,
+        f"[{host}]" if ":" in host else host,
+        port,
+        facts.kv_cache_dtype,
+        facts.num_blocks,
+        facts.block_size,
+    )
+    while engine.death is None:
+        await asyncio.sleep(_POLL_S)
+    raise engine.death
+
+
+class _HttpServer(uvicorn.Server):
+    """A uvicorn server whose signals also tell us, and that does not die of them at the end."""
+
+    def __init__(self, config: uvicorn.Config, on_signal: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._on_signal = on_signal
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Handle signals ourselves: uvicorn raises them again when it is done."""
+        handled: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in handled}
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The engine goes first, so that open streams hear why they end."""
+        self._on_signal()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        OptionsError: the address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise OptionsError(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another --host or "
+            "--port"
+        ) from error

@@ -1,0 +1,126 @@
+"""Server-sent events, and answers that end when their client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from gnomon.engine.serve.errors import ApiError, internal
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+_CLIENT_CLOSED = 499  # nginx's number; nobody is there to read it
+
+
+def data(value: Any) -> bytes:
+    """One event with only a data line."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def event(value: dict[str, Any]) -> bytes:
+    """One event named after its type."""
+    return b"event: " + str(value["type"]).encode() + b"\n" + data(value)
+
+
+class EventStream(Response):
+    """Streams events from a generator.
+
+    The status is decided by the first event: an error before it is an ordinary error response.
+    Later, ``on_error`` turns it into events. When the client leaves, the generator is closed.
+    """
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        on_error: Callable[[ApiError], list[bytes]],
+    ) -> None:
+        self._events = events
+        self._on_error = on_error
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await _unless_gone(self._answer(scope, receive, send), receive)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+        async with contextlib.aclosing(self._events):
+            try:
+                async for chunk in self._events:
+                    if not started:
+                        await send(_HEAD)
+                        started = True
+                    await send(_body(chunk))
+            except Exception as error:
+                problem = error if isinstance(error, ApiError) else internal()
+                if problem is not error:
+                    log.exception("a stream failed")
+                if not started:
+                    await error_response(problem)(scope, receive, send)
+                    return
+                for chunk in self._on_error(problem):
+                    await send(_body(chunk))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+_HEAD = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),
+    ],
+}
+
+
+def _body(chunk: bytes) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": chunk, "more_body": True}
+
+
+def error_lines(error: ApiError) -> list[bytes]:
+    """How a chat or completion stream ends when it fails on the way."""
+    return [data(error.body()), DONE]
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    """An error as a whole response."""
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+
+
+async def json_unless_gone(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+    """Answer with JSON; when the client leaves first, the work is cancelled."""
+    found: dict[str, Any] | None = await _unless_gone(work, request.receive)
+    if found is None:
+        return Response(status_code=_CLIENT_CLOSED)
+    return Response(msgspec.json.encode(found), media_type="application/json")
+
+
+async def _unless_gone(work: Coroutine[Any, Any, T], receive: Receive) -> T | None:
+    """Run to the end, or until the client is gone; None then."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_gone(receive))
+    tasks: tuple[Awaitable[Any], ...] = (task, watcher)
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        watcher.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

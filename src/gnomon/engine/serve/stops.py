@@ -1,0 +1,39 @@
+"""Stop strings: where generated text ends before any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gnomon.engine.serve.parsers.base import held_suffix
+
+
+class StopStrings:
+    """Incremental search. Text that may be the start of a stop string is held back.
+
+    Attributes:
+        found: a stop string has been seen; no more text comes out.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.found = False
+
+    def feed(self, text: str) -> str:
+        """Text that is certainly before any stop string."""
+        if not self._stops or self.found:
+            return "" if self.found else text
+        self._held += text
+        ends = [at for at in map(self._held.find, self._stops) if at >= 0]
+        if ends:
+            self.found = True
+            shown, self._held = self._held[: min(ends)], ""
+            return shown
+        keep = len(self._held) - held_suffix(self._held, self._stops)
+        shown, self._held = self._held[:keep], self._held[keep:]
+        return shown
+
+    def finish(self) -> str:
+        """What was held back and turned out to be no stop string."""
+        held, self._held = self._held, ""
+        return held
