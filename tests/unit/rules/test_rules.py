@@ -1,0 +1,137 @@
+"""Every startup rule, as a table: what breaks it, what the message names, and that all come."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gnomon.engine.device import DeviceFacts, host_facts
+from gnomon.engine.memory import plan_memory
+from gnomon.engine.models.config import ModelConfig, parse_config
+from gnomon.engine.models.presets.nano import nano_config
+from gnomon.engine.options import EngineOptions
+from gnomon.engine.rules import RULES, check
+
+CONFIG = parse_config(nano_config(2048, {"bos": 0, "eos": 1, "image": 2, "video": 3}))
+DEVICE = DeviceFacts(kind="cpu", name="a test machine", memory_bytes=1 << 33)
+
+
+def refusals(
+    config: ModelConfig = CONFIG, device: DeviceFacts = DEVICE, **options: Any
+) -> dict[str, str]:
+    asked = EngineOptions(model="nano", **options)
+    found = check(config, device, asked, plan_memory(config, asked))
+    assert all(refusal.remedy for refusal in found)
+    return {refusal.code: refusal.message for refusal in found}
+
+
+def test_the_defaults_are_accepted() -> None:
+    assert refusals() == {}
+
+
+CASES: list[tuple[str, dict[str, Any], str]] = [
+    ("block-size", {"block_size": 64}, "--block-size is 64, .* blocks of 128 tokens"),
+    ("model-length", {"max_model_len": 40_000}, "is 40000, but the model has 32768 positions"),
+    (
+        "pool-too-small",
+        {"max_model_len": 1025, "num_blocks": 8},
+        "1025 tokens needs 9 cache blocks, but the cache has 8 .327,680 bytes each",
+    ),
+    (
+        "pool-too-small",
+        {"kv_cache_memory_bytes": 1000},
+        "32768 tokens needs 256 cache blocks, but the cache has 0",
+    ),
+    (
+        "device-memory",
+        {"num_blocks": 50_000},
+        "pools of 16,384,000,000 bytes do not fit the 8,589,934,592 bytes of a test machine",
+    ),
+    (
+        "budget-below-requests",
+        {"max_num_batched_tokens": 200, "max_num_seqs": 201, "max_model_len": 900},
+        "--max-num-batched-tokens is 200, so the 201 requests",
+    ),
+    ("budget-below-block", {"max_num_batched_tokens": 127}, "could not fill one block of 128"),
+    (
+        "no-local-block",
+        {"config": replace(CONFIG, local_blocks=0)},
+        "forces 0 local blocks",
+    ),
+    (
+        "forced-blocks",
+        {"config": replace(CONFIG, init_blocks=3, local_blocks=2)},
+        "3 initial and 2 local blocks, but selects only 4",
+    ),
+    (
+        "cache-format",
+        {"config": replace(CONFIG, head_dim=72), "kv_cache_dtype": "mxfp4"},
+        "The cache cannot store this model: keys and values: .*72",
+    ),
+    (
+        "cache-format",
+        {"config": replace(CONFIG, index_dim=72), "index_cache_dtype": "nvfp4"},
+        "index keys: .*72",
+    ),
+    (
+        "reuse-options",
+        {"index_topk_freq": 4, "index_topk_pattern": "FS"},
+        "--index-topk-freq, --index-topk-pattern would have no effect",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "options", "message"), CASES)
+def test_a_broken_rule_is_refused_alone_and_with_its_numbers(
+    code: str, options: dict[str, Any], message: str
+) -> None:
+    found = refusals(**options)
+    assert list(found) == [code]
+    assert re.search(message, found[code])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"block_size": 128},
+        {"max_model_len": 32_768},
+        {"max_model_len": 1024, "num_blocks": 8},
+        {"max_num_batched_tokens": 128, "max_num_seqs": 128, "max_model_len": 500},
+        {"use_index_cache": True, "index_topk_freq": 4},
+        {"kv_cache_dtype": "mxfp4", "index_cache_dtype": "bf16"},
+        {"kv_cache_dtype": "fp8", "index_cache_dtype": "nvfp4"},
+        {"config": replace(CONFIG, init_blocks=3)},
+    ],
+)
+def test_what_just_holds_is_accepted(options: dict[str, Any]) -> None:
+    assert refusals(**options) == {}
+
+
+def test_all_broken_rules_are_told_together_in_the_order_of_the_table() -> None:
+    found = refusals(
+        replace(CONFIG, local_blocks=0, init_blocks=9),
+        replace(DEVICE, memory_bytes=1000),
+        block_size=16,
+        max_model_len=99_999,
+        num_blocks=1,
+        max_num_batched_tokens=4,
+        index_topk_freq=2,
+    )
+    order = [rule.code for rule in RULES if rule.code != "cache-format"]
+    assert list(found) == order
+
+
+def test_codes_are_unique_and_every_rule_has_a_case() -> None:
+    codes = [rule.code for rule in RULES]
+    assert len(set(codes)) == len(codes)
+    assert {code for code, _, _ in CASES} == set(codes)
+
+
+def test_the_host_has_a_name_and_memory() -> None:
+    facts = host_facts()
+    assert facts.kind == "cpu"
+    assert facts.name
+    assert facts.memory_bytes > 1 << 20
