@@ -20,7 +20,8 @@ class BfclSpec(BaseModel):
         request_timeout_s: budget of one HTTP request.
         max_retries: further attempts at a request after a failed one.
         case_timeout_s: budget of one case, all its requests and attempts together.
-        deadline_s: budget of the suite; cases without an answer then are ``budget_exhausted``.
+        deadline_s: budget of asking the whole suite; cases under way then are
+            ``budget_exhausted``, cases not begun ``not_run``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
