@@ -6,6 +6,8 @@ share a byte, the even element in the low nibble.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 E2M1_MAX = 6.0
@@ -57,16 +59,10 @@ def decode_bytes(data: torch.Tensor) -> torch.Tensor:
     return words.view(torch.float32).view(*data.shape[:-1], data.shape[-1] * 2)
 
 
-_PAIR_TABLES: dict[torch.device, torch.Tensor] = {}
-
-
+@functools.cache
 def _pair_table(device: torch.device) -> torch.Tensor:
     """int64 [256]: the fp32 values of each byte's two codes, low nibble first, as one word."""
-    table = _PAIR_TABLES.get(device)
-    if table is None:
-        values = torch.tensor(E2M1_VALUES, dtype=torch.float32)
-        byte = torch.arange(256)
-        pairs = torch.stack((values[byte & 0xF], values[byte >> 4]), dim=-1).contiguous()
-        table = pairs.view(torch.int64).flatten().to(device)
-        _PAIR_TABLES[device] = table
-    return table
+    values = torch.tensor(E2M1_VALUES, dtype=torch.float32)
+    byte = torch.arange(256)
+    pairs = torch.stack((values[byte & 0xF], values[byte >> 4]), dim=-1).contiguous()
+    return pairs.view(torch.int64).flatten().to(device)

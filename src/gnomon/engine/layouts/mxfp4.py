@@ -7,6 +7,8 @@ Formats v1.0; page of 128 x 128: ROCm/ATOM #2962 (8,192 data bytes, then 512 sca
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from gnomon.engine.layouts.base import CacheLayout, Encoded
@@ -31,10 +33,17 @@ def rceil_bytes(amax: torch.Tensor) -> torch.Tensor:
 
 def e8m0_values(scale: torch.Tensor) -> torch.Tensor:
     """Values of scale bytes: uint8 [...] to fp32 [...], 2^(byte - 127), NaN for byte 255."""
-    bits = scale.int() << 23
-    bits = bits.masked_fill(scale == 0, 1 << 22)  # 2^-127 is an fp32 subnormal
-    bits = bits.masked_fill(scale == 255, 0x7FC00000)
-    return bits.view(torch.float32)
+    table = _e8m0_table(scale.device)
+    return torch.index_select(table, 0, scale.flatten().int()).view(scale.shape)
+
+
+@functools.cache
+def _e8m0_table(device: torch.device) -> torch.Tensor:
+    """fp32 [256]; the value of byte 0, 2^-127, is an fp32 subnormal."""
+    exponents = torch.arange(256, dtype=torch.float64) - 127
+    values = torch.pow(2.0, exponents).float()
+    values[255] = torch.nan
+    return values.to(device)
 
 
 class Mxfp4Layout(CacheLayout):

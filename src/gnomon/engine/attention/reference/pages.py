@@ -189,7 +189,7 @@ def _load_visible(
 
     Tokens that no visit sees may be garbage, NaN included, and 0 * NaN is NaN: they read as zero.
     """
-    loaded = layout.dequantise(layout.load(pool.flatten(0, 1)[visits.pages[u0:u1]]))
+    loaded = layout.dequantise(layout.load(pool.flatten(0, 1).index_select(0, visits.pages[u0:u1])))
     page_stop = visits.page_stop[u0:u1]
     partial = (page_stop < layout.geometry.tokens).nonzero().squeeze(-1)
     if len(partial):

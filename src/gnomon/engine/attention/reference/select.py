@@ -83,7 +83,9 @@ def _best_history(
         needed = blocks < stop.amax(1, keepdim=True)  # [n, tile]: some row of the request
         request, column = needed.nonzero(as_tuple=True)
         page = rows.page_table[group.requests[request], blocks[column]]
-        keys = cache.index_layout.dequantise(cache.index_layout.load(cache.index[page, 0]))
+        keys = cache.index_layout.dequantise(
+            cache.index_layout.load(cache.index[:, 0].index_select(0, page))
+        )
         scores = torch.zeros((n, len(blocks), per_request * heads), device=own.device)
         scores[request, column] = _block_scores(queries, request, keys)
         by_row = scores.unflatten(-1, (per_request, heads)).permute(0, 2, 3, 1)

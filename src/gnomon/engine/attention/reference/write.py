@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import torch
 
 from gnomon.engine.attention.rows import RowBatch
 from gnomon.engine.cache.pools import LayerCache
-from gnomon.engine.layouts.base import CacheLayout
+from gnomon.engine.layouts.base import CacheLayout, Encoded
 
 
 def write(
@@ -41,27 +44,48 @@ def write(
         keep = live.nonzero().squeeze(-1)
         slots, k, v = slots[keep], k[keep], v[keep]
         index_k = None if index_k is None else index_k[keep]
+    fields = [_Field(cache.k, cache.k_layout, k), _Field(cache.v, cache.v_layout, v)]
+    if index_k is not None and cache.index is not None and cache.index_layout is not None:
+        fields.append(_Field(cache.index, cache.index_layout, index_k.unsqueeze(1)))
     block = slots // rows.block_size
     offset = slots - block * rows.block_size
-    count = cache.sanitised
-    _write_field(cache.k, cache.k_layout, block, offset, k, count, strict)
-    _write_field(cache.v, cache.v_layout, block, offset, v, count, strict)
-    if index_k is not None and cache.index is not None and cache.index_layout is not None:
-        one_head = index_k.unsqueeze(1)
-        _write_field(cache.index, cache.index_layout, block, offset, one_head, count, strict)
+    for alike in _by_layout(fields):
+        _write_fields(alike, block, offset, cache.sanitised, strict)
 
 
-def _write_field(
-    pool: torch.Tensor,
-    layout: CacheLayout,
+@dataclass(frozen=True)
+class _Field:
+    """Vectors x [R, H, dim] on their way to pool [blocks, H, page bytes]."""
+
+    pool: torch.Tensor
+    layout: CacheLayout
+    x: torch.Tensor
+
+
+def _by_layout(fields: list[_Field]) -> Iterable[list[_Field]]:
+    """Fields that share a layout are quantised in one go, which is most of a decode write."""
+    groups: dict[str, list[_Field]] = {}
+    for field in fields:
+        groups.setdefault(field.layout.geometry.name, []).append(field)
+    return groups.values()
+
+
+def _write_fields(
+    fields: list[_Field],
     block: torch.Tensor,
     offset: torch.Tensor,
-    x: torch.Tensor,
     sanitised: torch.Tensor,
     strict: bool,
 ) -> None:
-    """Store x [R, H, dim] at token ``offset`` of page (``block``, h); pool [blocks, H, bytes]."""
-    heads = pool.shape[1]
-    page = block.unsqueeze(1) * heads + torch.arange(heads, device=block.device)
-    encoded = layout.quantise(x.flatten(0, 1), strict=strict, sanitised=sanitised)
-    layout.store(pool.flatten(0, 1), page.flatten(), offset.repeat_interleave(heads), encoded)
+    """Store token ``offset`` [R] of block ``block`` [R] for fields of one layout."""
+    layout = fields[0].layout
+    x = torch.cat([field.x for field in fields], dim=1)
+    encoded = layout.quantise(x, strict=strict, sanitised=sanitised)
+    first = 0
+    for field in fields:
+        heads = field.pool.shape[1]
+        page = block.unsqueeze(1) * heads + torch.arange(heads, device=block.device)
+        regions = (r[:, first : first + heads].flatten(0, 1) for r in encoded.regions)
+        where = offset.unsqueeze(1).expand(-1, heads).flatten()
+        layout.store(field.pool.flatten(0, 1), page.flatten(), where, Encoded(tuple(regions)))
+        first += heads
