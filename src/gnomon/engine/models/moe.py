@@ -57,7 +57,7 @@ def routed_experts(
         inner = act(F.linear(grouped[start : start + count], w.gate_up[expert]))
         outputs[order[start : start + count]] = F.linear(inner, w.down[expert]).float()
         start += count
-    return (outputs.view(rows, top_k, -1) * weights[..., None]).sum(1)
+    return (outputs.view(rows, top_k, x.shape[1]) * weights[..., None]).sum(1)
 
 
 def moe(x: torch.Tensor, w: MoeWeights, top_k: int, scaling: float, act: SwiGluOai) -> torch.Tensor:
