@@ -65,9 +65,9 @@ class M3Tools:
     def finish(self, *, truncated: bool) -> list[Event]:
         """Take the end of the text; ``truncated`` if a token limit cut it."""
         rest, self._lexer.rest = self._lexer.rest, ""
-        if not rest.startswith(NAMESPACE):
-            self._take(Text(loose_end(rest, truncated=truncated)))
-        elif not truncated:
+        if truncated:
+            rest = self._cut(rest)
+        if rest:
             self._take(Text(rest))
         if self._call is not None:
             self._end_call(complete=not truncated and self._call.param is None)
@@ -76,6 +76,12 @@ class M3Tools:
         if self._space and (self._shown or self._calls == 0):
             self._events.append(ContentDelta(self._space))
         return self._emitted()
+
+    def _cut(self, rest: str) -> str:
+        """What of a possible marker at the cut is text: none where only a marker can stand."""
+        in_value = self._call is not None and self._call.param is not None
+        text_here = in_value or self._state is _State.TEXT
+        return loose_end(rest, truncated=True) if text_here else ""
 
     def _emitted(self) -> list[Event]:
         if self._call is not None:
@@ -113,7 +119,7 @@ class M3Tools:
             if self._state is _State.TEXT and not lexeme.closing:
                 self._state, self._block = _State.OPENED, lexeme.raw
             elif self._state is _State.BLOCK and lexeme.closing:
-                self._state = _State.TEXT
+                self._state, self._space, self._shown = _State.TEXT, "", False
             elif self._state is _State.TEXT:
                 self._content(lexeme.raw)
         else:
