@@ -150,6 +150,32 @@ def test_a_block_after_the_row_is_not_seen_even_if_selected(backend):
     torch.testing.assert_close(backend.sparse(world.cache, rows, q, with_future), own)
 
 
+@formats
+@pytest.mark.parametrize("rows", [1, 4])
+def test_pages_that_no_row_selected_are_not_touched(backend, fmt, rows):
+    world = World(fmt, [200], whole=True)
+    world.write_all(backend)
+    batch = world.batch([Chunk(200 - rows, rows)])
+    before = observe(backend, world, batch, RULE)
+    page = world.page_table[0]
+    for head in range(world.shape.kv_heads):
+        unused = torch.ones(len(page), dtype=torch.bool)
+        unused[before.blocks[:, head].flatten()] = False
+        assert unused.any()
+        for field in (world.cache.k, world.cache.v):
+            field[page[unused], head] = 0xFF  # NaN
+    q = world.queries(batch)[1]
+    after = backend.sparse(world.cache, batch, q, Selection(before.blocks))
+    assert torch.equal(after, before.sparse)
+
+
+def test_rows_of_another_block_size_are_refused(backend):
+    world = World(CacheFormat.MXFP4, [20])
+    rows = replace(world.batch([Chunk(0, 1)]), block_size=32)
+    with pytest.raises(ValueError, match="blocks of 32 tokens"):
+        world.write(backend, rows)
+
+
 def test_selecting_everything_is_dense_attention(backend):
     world = World(CacheFormat.MXFP4, [100])
     world.write_all(backend)

@@ -33,8 +33,14 @@ def write(
 
     Raises:
         NonFiniteCacheInput: ``strict`` and a value is NaN or Inf.
-        ValueError: an index key without an index page, or the reverse.
+        ValueError: an index key without an index page, or the reverse; or the rows count blocks of
+            another size than the pages.
     """
+    if rows.block_size != cache.pages.k.tokens:
+        raise ValueError(
+            f"rows of blocks of {rows.block_size} tokens cannot be written to pages of "
+            f"{cache.pages.k.tokens} tokens"
+        )
     if (index_k is None) != (cache.index is None):
         has, given = cache.index is not None, index_k is not None
         raise ValueError(f"index keys given: {given}, but the layer owns index pages: {has}")
