@@ -65,11 +65,13 @@ def run_command(recipe: Path, out: Path) -> int:
             line = Text(f"{verdict.kind:<12} ")
             line.append(f"{verdict.state.replace('_', ' '):<15}", _STYLES[verdict.state])
             line.append(verdict.summary)
-            console.print(line)
+            console.print(line, soft_wrap=True)
         if outcome.failed_stage is not None:
-            errors.print(Text(f"failed at stage {outcome.failed_stage}: {outcome.reason}", "red"))
+            word = "interrupted" if outcome.state is RunState.INTERRUPTED else "failed"
+            line = f"{word} at stage {outcome.failed_stage}: {outcome.reason}"
+            errors.print(Text(line, "red"), soft_wrap=True)
         elif outcome.reason:
-            errors.print(Text(f"not proven: {outcome.reason}", "red"))
+            errors.print(Text(f"not proven: {outcome.reason}", "red"), soft_wrap=True)
         console.print(f"folder  {outcome.folder}", soft_wrap=True)
         if outcome.report is not None:
             console.print(f"report  {outcome.report}", soft_wrap=True)

@@ -212,9 +212,11 @@ def execute(run: Run) -> RunOutcome:
     finally:
         with contextlib.suppress(StageEnded):
             stages.tear_down(run)
-        verdicts = run.judge()
+        run.judge()
         report = stages.publish(run)
         run.display.close()
+    verdicts = run.verdicts
+    assert verdicts is not None
     return RunOutcome(
         folder=run.folder.path,
         report=report,

@@ -111,6 +111,8 @@ def _launch(run: Run) -> float:
     server = Server(command, address, run.folder.path / names.SERVER_LOG, run.cancel)
     run.server = server
     server.start()
+    run.manifest.launch.pid = server.pid
+    run.folder.save_manifest(run.manifest)
     ready_s = wait_until_healthy(
         server, adapter.health_path, recipe.deadlines.ready_s, run.cancel, run.display.progress
     )

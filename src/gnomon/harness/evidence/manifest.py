@@ -74,11 +74,13 @@ class LaunchRecord(_Record):
         argv: rendered command line.
         env: variables the harness added, secrets redacted.
         inherited_env: inherited variables that can change what a server does, secrets redacted.
+        pid: of the first process, which leads its own process group; None before it started.
     """
 
     argv: tuple[str, ...]
     env: dict[str, str]
     inherited_env: dict[str, str]
+    pid: int | None = None
 
 
 class BuildRecord(_Record):

@@ -53,8 +53,12 @@ class Teardown:
 
     @property
     def graceful(self) -> bool:
-        """Whether it ended by itself, with exit code 0, when asked."""
-        return self.asked and self.exit_code == 0 and not self.killed
+        """Whether it ended within the grace period when asked with SIGTERM.
+
+        Some servers exit with 0, others let the signal end them after they have tidied up.
+        """
+        ended_well = self.exit_code in (0, -signal.SIGTERM)
+        return self.asked and ended_well and not self.killed
 
 
 class Server:

@@ -85,6 +85,14 @@ class Bar:
     width: float
 
 
+class Known(dict[str, Any]):
+    """What a server said of itself; whatever it left out reads as ``unknown``."""
+
+    def __missing__(self, key: str) -> str:
+        """Every engine describes itself differently; the page never fails for it."""
+        return "unknown"
+
+
 @dataclass(frozen=True)
 class Page:
     """Everything the template shows."""
@@ -118,7 +126,8 @@ def read_page(folder: RunFolder) -> Page:
     suites = _typed(folder, names.EVALS, TypeAdapter(list[SuiteResult])) or []
     random_weights = manifest.recipe.get("model", {}).get("weights") == "random"
     headline, tone = _headline(manifest, verdicts, random_weights)
-    bars, total_s = _bars(manifest.stages)
+    # The stage that renders this page cannot show its own end.
+    bars, total_s = _bars([stage for stage in manifest.stages if stage.name != "report"])
     performance = verdicts.performance.checks if verdicts is not None else ()
     return Page(
         manifest=manifest,
@@ -129,8 +138,8 @@ def read_page(folder: RunFolder) -> Page:
         figures=tuple(figure for check in performance for figure in check.figures),
         charts=replay_charts(replay) if replay is not None and replay.records else (),
         suites=_tables(suites),
-        facts=info.get("facts") or {},
-        info=info,
+        facts=Known(info.get("facts") or {}),
+        info=Known(info),
         bars=bars,
         total_s=total_s,
         random_weights=random_weights,
