@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,12 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.models.spellings import released, transformers
 
 from gnomon.engine.errors import CheckpointError, ModelConfigError
 from gnomon.engine.models.config import load_config, parse_config
 from gnomon.engine.models.reuse import SelectionReuse
 from gnomon.engine.options import EngineOptions
+
+KeyPath = tuple[str, ...]
+
+
+def paths_of(raw: dict[str, Any], prefix: KeyPath = ()) -> list[KeyPath]:
+    """Every key of a config, nested ones included."""
+    found = []
+    for key, value in raw.items():
+        found.append((*prefix, key))
+        if isinstance(value, dict):
+            found += paths_of(value, (*prefix, key))
+    return found
+
 
 Change = Callable[[dict[str, Any], dict[str, Any]], Any]  # text_config, sparse_attention_config
 
@@ -64,6 +80,14 @@ REFUSED: dict[str, tuple[Change, tuple[str, ...]]] = {
     "odd rotary width": (
         lambda t, s: t.update(partial_rotary_factor=0.28125, rotary_dim=9),
         ("rotates 9 dims", "even"),
+    ),
+    "a factor that is no part": (
+        lambda t, s: t.update(partial_rotary_factor=1e300),
+        ("partial_rotary_factor is 1e+300", "at most 1"),
+    ),
+    "a corrupt layer count": (
+        lambda t, s: t.update(num_hidden_layers=10**12),
+        ("num_hidden_layers is 1000000000000",),
     ),
     "flat theta against rope_parameters": (
         lambda t, s: t.update(rope_parameters={"rope_theta": 1e4}),
@@ -286,3 +310,33 @@ def test_a_directory_without_a_usable_config_says_what_is_wrong(tmp_path: Path) 
         load_config(tmp_path)
     with pytest.raises(CheckpointError, match="is a file; give a directory"):
         load_config(tmp_path / "config.json")
+
+
+def test_a_generation_config_with_unusable_end_tokens(tmp_path: Path) -> None:
+    folder_with(tmp_path, config=released(), generation_config={"eos_token_id": "stop"})
+    with pytest.raises(ModelConfigError, match=r"eos_token_id of .* is 'stop'"):
+        load_config(tmp_path)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+PLACES = [
+    (spelling.__name__, path)
+    for spelling in (released, transformers)
+    for path in paths_of(spelling())
+]
+
+
+@given(st.sampled_from(PLACES), JSON_VALUES)
+@settings(max_examples=400, deadline=None)
+def test_any_value_anywhere_parses_or_is_refused(place: tuple[str, KeyPath], value: object) -> None:
+    raw = {"released": released, "transformers": transformers}[place[0]]()
+    target = raw
+    for key in place[1][:-1]:
+        target = target[key]
+    target[place[1][-1]] = value
+    with contextlib.suppress(ModelConfigError):
+        parse_config(raw)

@@ -41,6 +41,8 @@ ARCHITECTURES = (
 )
 """Classes whose text model this is. M3 and M3.1 share them; the config's lists tell them apart."""
 
+_MOST_LAYERS = 4096  # far beyond any model; a corrupt count must not become a huge list
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -115,7 +117,7 @@ def parse_config(raw: Mapping[str, Any], reuse: SelectionReuse | None = None) ->
     read = FieldReader(raw) if text is None else FieldReader(text, raw)
     architecture = _architecture(read)
     refuse_unsupported(read)
-    num_layers = read.integer("num_hidden_layers")
+    num_layers = read.integer("num_hidden_layers", maximum=_MOST_LAYERS)
     layers = read_layers(read, num_layers, reuse)
     has_sparse = any(layer.attention == "sparse" for layer in layers)
     fields: dict[str, Any] = {
@@ -146,7 +148,12 @@ def load_config(path: Path | str, options: EngineOptions | None = None) -> Model
     raw = read_json_object(folder, "config.json", required=True)
     config = parse_config(raw, None if options is None else _reuse_of_options(options))
     generation = read_json_object(folder, "generation_config.json", required=False)
-    extra = id_list(generation.get("eos_token_id")) or ()
+    extra = id_list(generation.get("eos_token_id"))
+    if extra is None:
+        raise ModelConfigError(
+            f"eos_token_id of {folder / 'generation_config.json'} is "
+            f"{generation['eos_token_id']!r}; it must be an id or a list of ids"
+        )
     ids = tuple(dict.fromkeys((*config.eos_token_ids, *extra)))
     return config if ids == config.eos_token_ids else replace(config, eos_token_ids=ids)
 
@@ -195,7 +202,7 @@ def _reuse_of_options(options: EngineOptions) -> SelectionReuse | None:
 def _architecture(read: FieldReader) -> str:
     """The class the file names; the outer one of a checkpoint with a vision tower."""
     named = read.scopes[-1].get("architectures") or read.scopes[0].get("architectures") or []
-    known = [name for name in named if name in ARCHITECTURES]
+    known = [name for name in ARCHITECTURES if isinstance(named, list) and name in named]
     if known:
         return str(known[0])
     model_type = read.scopes[-1].get("model_type")

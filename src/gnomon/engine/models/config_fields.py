@@ -61,18 +61,25 @@ class FieldReader:
             return None
         return values[0]
 
-    def integer(self, *spellings: str, default: Any = _ABSENT, minimum: int = 1) -> int:
-        """An integer of at least ``minimum``."""
+    def integer(
+        self,
+        *spellings: str,
+        default: Any = _ABSENT,
+        minimum: int = 1,
+        maximum: int = 1 << 40,
+    ) -> int:
+        """An integer from ``minimum`` to ``maximum``."""
         value = self.raw(*spellings, default=default)
         if value is None:
             return minimum
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if not is_integer or not minimum <= value <= maximum:
             self.problem(
-                f"{spellings[0]} is {value!r}; it must be an integer of at least {minimum}",
+                f"{spellings[0]} is {value!r}; it must be an integer from {minimum} to {maximum}",
                 spellings[0],
             )
             return minimum
-        return value
+        return int(value)
 
     def number(self, *spellings: str, default: Any = _ABSENT) -> float:
         """A positive, finite number."""

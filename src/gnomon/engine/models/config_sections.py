@@ -93,6 +93,12 @@ def read_rope(read: FieldReader) -> dict[str, Any]:
         factor = read.number(*factor_names)
     if not isinstance(head_dim, int) or not read.ok("head_dim", "partial_rotary_factor"):
         return {"rope_theta": theta, "rotary_dim": 0}
+    if factor > 1:
+        read.problem(
+            f"partial_rotary_factor is {factor:g}; it is the rotating part of a head, at most 1",
+            "partial_rotary_factor",
+        )
+        return {"rope_theta": theta, "rotary_dim": 0}
     width = int(head_dim * factor)
     if rotary is not None and rotary != width:
         read.problem(
@@ -100,10 +106,10 @@ def read_rope(read: FieldReader) -> dict[str, Any]:
             f"{head_dim} is {width}: they must agree",
             "rotary_dim",
         )
-    if width < 2 or width % 2 or width > head_dim:
+    if width < 2 or width % 2:
         read.problem(
             f"partial_rotary_factor {factor:g} of head_dim {head_dim} rotates {width} dims; that "
-            "must be an even number of at most head_dim",
+            "must be an even number",
             "partial_rotary_factor",
         )
     return {"rope_theta": theta, "rotary_dim": width}

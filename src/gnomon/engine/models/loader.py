@@ -62,8 +62,14 @@ def resolve_model(name_or_path: str) -> Path:
     target = parent / f"{name_or_path}-0-{generator_version()}"
     if target.is_dir():
         return target
-    parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=parent))
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=parent))
+    except OSError as error:
+        raise CheckpointError(
+            f"preset {name_or_path!r} cannot be kept under {parent}: {error}; set XDG_CACHE_HOME, "
+            "or write it elsewhere with `gnomon model new` and give that directory"
+        ) from error
     try:
         write_checkpoint(name_or_path, 0, scratch)
         scratch.chmod(0o755)
