@@ -68,8 +68,8 @@ def run_command(recipe: Path, out: Path) -> int:
             console.print(line, soft_wrap=True)
         if outcome.failed_stage is not None:
             word = "interrupted" if outcome.state is RunState.INTERRUPTED else "failed"
-            line = f"{word} at stage {outcome.failed_stage}: {outcome.reason}"
-            errors.print(Text(line, "red"), soft_wrap=True)
+            why = f"{word} at stage {outcome.failed_stage}: {outcome.reason}"
+            errors.print(Text(why, "red"), soft_wrap=True)
         elif outcome.reason:
             errors.print(Text(f"not proven: {outcome.reason}", "red"), soft_wrap=True)
         console.print(f"folder  {outcome.folder}", soft_wrap=True)

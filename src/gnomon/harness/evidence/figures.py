@@ -9,7 +9,7 @@ from functools import partial
 from gnomon.harness.evidence.verdicts import Figure, Scope
 from gnomon.harness.replay.results import ReplayResult, RequestRecord
 from gnomon.harness.stats.intervals import MIN_CLUSTERS, cluster_bootstrap, wilson
-from gnomon.harness.stats.metrics import METRICS
+from gnomon.harness.stats.metrics import METRICS, metric_of
 from gnomon.harness.stats.percentiles import interpolate, percentile, smallest_n
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -22,6 +22,11 @@ class Withheld:
 
     metric: str
     reason: str
+
+    @property
+    def title(self) -> str:
+        """The metric's title with its statistic: ``Time to first token p99``."""
+        return " ".join([metric_of(self.metric).title, *self.metric.split(".")[1:]])
 
 
 @dataclass(frozen=True)

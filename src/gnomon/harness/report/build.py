@@ -12,9 +12,8 @@ from markupsafe import Markup
 from gnomon.harness.evals.model import Outcome
 from gnomon.harness.evidence import folder as names
 from gnomon.harness.evidence.folder import RunFolder
-from gnomon.harness.evidence.verdicts import CheckState
+from gnomon.harness.evidence.verdicts import CheckState, Figure
 from gnomon.harness.report.view import API_TITLES, OUTCOME_LABELS, Page, pretty_json, read_page
-from gnomon.harness.stats.metrics import metric_of
 
 _STATE_TONES = {
     CheckState.PASSED: "good",
@@ -48,7 +47,7 @@ def render_page(page: Page) -> str:
         number=number,
         bytes=byte_size,
         words=lambda text: str(text).replace("_", " "),
-        metric=metric_of,
+        uncertainty=uncertainty,
         pretty=pretty_json,
         shell=shell_lines,
         seconds=lambda value: f"{value:.1f} s" if value is not None else "–",
@@ -66,12 +65,22 @@ def render_page(page: Page) -> str:
 
 
 def outcome_tone(outcome: Outcome, random_weights: bool) -> str:
-    """Colour of an outcome: a wrong answer of random weights is no fault."""
-    if outcome is Outcome.PASS:
-        return "good"
-    if outcome is Outcome.QUALITY_MISS:
-        return "calm" if random_weights else "open"
-    return "bad"
+    """Colour of an outcome: what random weights answer is neither a merit nor a fault."""
+    if not outcome.is_answer:
+        return "bad"
+    if random_weights:
+        return "calm"
+    return "good" if outcome is Outcome.PASS else "open"
+
+
+def uncertainty(figure: Figure) -> str:
+    """A figure's interval in words, or why it has none."""
+    interval = figure.interval
+    if interval is None:
+        return f"no interval: {figure.no_interval_because}"
+    factor, unit = (100, " %") if figure.unit == "fraction" else (1, f" {figure.unit}")
+    low, high = number(interval.low * factor), number(interval.high * factor)
+    return f"{interval.level:.0%} interval {low} to {high}{unit}, {interval.method}"
 
 
 def number(value: float) -> str:

@@ -104,10 +104,9 @@ def time_chart(
         for item in series:
             _draw(axes, item)
         axes.set_xlim(0, max(until_s, 0.1))
+        axes.margins(y=0.15)
+        axes.autoscale_view(scalex=False)
         axes.set_ylim(0, top)
-        if top is None:
-            axes.margins(y=0.12)
-            axes.set_ylim(bottom=0)
         axes.set_xlabel("seconds after the first request")
         axes.set_ylabel(unit)
         axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
@@ -128,6 +127,8 @@ def _draw(axes: Axes, item: Points | Steps | Level) -> None:
             markersize=5,
             color=item.colour,
             alpha=0.85,
+            clip_on=False,
+            zorder=3,
         )
     elif isinstance(item, Level):
         axes.axhline(item.y, color=item.colour, linewidth=1.4, linestyle=(0, (4, 3)))

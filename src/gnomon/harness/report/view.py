@@ -12,13 +12,14 @@ from pydantic import TypeAdapter, ValidationError
 from gnomon.harness.errors import RunFolderError
 from gnomon.harness.evals.model import Case, Outcome, SuiteResult
 from gnomon.harness.evidence import folder as names
-from gnomon.harness.evidence.figures import session_tree
+from gnomon.harness.evidence.figures import Withheld, replay_figures, session_tree
 from gnomon.harness.evidence.folder import RunFolder
 from gnomon.harness.evidence.manifest import Manifest, RunState, StageRecord
-from gnomon.harness.evidence.verdicts import CheckState, Figure, Verdicts
+from gnomon.harness.evidence.verdicts import CheckState, Figure, Scope, Verdicts
 from gnomon.harness.replay.results import ReplayResult
 from gnomon.harness.report import charts
 from gnomon.harness.report.charts import Level, Points, Steps, time_chart
+from gnomon.harness.stats.metrics import Metric, metric_of
 
 API_TITLES = {"chat": "Chat Completions", "responses": "Responses"}
 OUTCOME_LABELS = {
@@ -77,6 +78,18 @@ class SuiteTable:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """The figures of one metric: its percentiles, or its only value."""
+
+    figures: tuple[Figure, ...]
+
+    @property
+    def metric(self) -> Metric:
+        """Its definition."""
+        return metric_of(self.figures[0].metric)
+
+
+@dataclass(frozen=True)
 class Bar:
     """A stage on the run's clock, in percent of the whole."""
 
@@ -102,7 +115,8 @@ class Page:
     headline: str
     tone: str
     replay: ReplayResult | None
-    figures: tuple[Figure, ...]
+    tiles: tuple[Tile, ...]
+    withheld: tuple[Withheld, ...]
     charts: tuple[Chart, ...]
     suites: tuple[SuiteTable, ...]
     facts: Mapping[str, Any]
@@ -135,7 +149,8 @@ def read_page(folder: RunFolder) -> Page:
         headline=headline,
         tone=tone,
         replay=replay,
-        figures=tuple(figure for check in performance for figure in check.figures),
+        tiles=_tiles([figure for check in performance for figure in check.figures]),
+        withheld=_withheld(manifest, replay),
         charts=replay_charts(replay) if replay is not None and replay.records else (),
         suites=_tables(suites),
         facts=Known(info.get("facts") or {}),
@@ -144,6 +159,19 @@ def read_page(folder: RunFolder) -> Page:
         total_s=total_s,
         random_weights=random_weights,
     )
+
+
+def _tiles(figures: Sequence[Figure]) -> tuple[Tile, ...]:
+    by_metric: dict[str, list[Figure]] = {}
+    for figure in figures:
+        by_metric.setdefault(metric_of(figure.metric).id, []).append(figure)
+    return tuple(Tile(tuple(group)) for group in by_metric.values())
+
+
+def _withheld(manifest: Manifest, replay: ReplayResult | None) -> tuple[Withheld, ...]:
+    if replay is None or not replay.records:
+        return ()
+    return replay_figures(replay, Scope(manifest.recipe["scope"])).withheld
 
 
 def _typed(folder: RunFolder, name: str, adapter: TypeAdapter[Any]) -> Any:
