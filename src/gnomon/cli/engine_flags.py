@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,74 +18,60 @@ if TYPE_CHECKING:
 
 OPTIONS_PARAMETER = "options"
 
-_FLAGS: tuple[tuple[str, Any, str, str], ...] = (
-    (
-        "dtype",
-        str | None,
-        "--dtype",
-        "Dtype of weights and activations: auto, float32 or bfloat16.",
-    ),
-    ("seed", int | None, "--seed", "Seed of requests that bring none."),
-    (
-        "max_model_len",
-        int | None,
-        "--max-model-len",
-        "Most tokens of a request; the model's if left out.",
-    ),
-    ("max_num_seqs", int | None, "--max-num-seqs", "Most requests that run at a time."),
-    ("max_num_batched_tokens", int | None, "--max-num-batched-tokens", "Token budget of a step."),
-    (
-        "kv_cache_dtype",
-        str | None,
-        "--kv-cache-dtype",
-        "Cache of K and V: bf16, fp8, mxfp4, nvfp4, fp32.",
-    ),
-    (
-        "index_cache_dtype",
-        str | None,
-        "--index-cache-dtype",
-        "Cache of index keys; follows K and V.",
-    ),
-    (
-        "block_size",
-        int | None,
-        "--block-size",
-        "Tokens a block; only the model's own size is possible.",
-    ),
-    (
+
+@dataclass(frozen=True)
+class Flag:
+    """One field of EngineOptions on the command line.
+
+    Attributes:
+        field: name of the field.
+        kind: type that Typer parses.
+        help: what it means.
+        default: what the help shows; empty if the help says it. EngineOptions has the real one.
+        spelling: the flag; the field's name with dashes if left out.
+    """
+
+    field: str
+    kind: Any
+    help: str
+    default: str = ""
+    spelling: str = ""
+
+    @property
+    def flag(self) -> str:
+        """How the flag is written."""
+        return self.spelling or "--" + self.field.replace("_", "-")
+
+
+FLAGS = (
+    Flag("dtype", str, "Dtype of weights and activations: auto, float32, bfloat16.", "auto"),
+    Flag("seed", int, "Seed of requests that bring none.", "0"),
+    Flag("max_model_len", int, "Most tokens of a request; the model's positions if left out."),
+    Flag("max_num_seqs", int, "Most requests that run at a time.", "16"),
+    Flag("max_num_batched_tokens", int, "Token budget of a step.", "2048"),
+    Flag("kv_cache_dtype", str, "Cache of K and V: bf16, fp8, mxfp4, nvfp4 or fp32.", "bf16"),
+    Flag("index_cache_dtype", str, "Cache of index keys; that of K and V if left out."),
+    Flag("block_size", int, "Tokens a block; only the model's own block size is possible."),
+    Flag(
         "enable_prefix_caching",
-        bool | None,
-        "--enable-prefix-caching/--no-enable-prefix-caching",
+        bool,
         "Reuse the blocks of prompts that begin alike.",
+        "on",
+        "--enable-prefix-caching/--no-enable-prefix-caching",
     ),
-    ("kv_cache_memory_bytes", int | None, "--kv-cache-memory-bytes", "Memory of the cache pools."),
-    ("num_blocks", int | None, "--num-blocks", "Blocks of the cache; overrides the memory."),
-    (
+    Flag("kv_cache_memory_bytes", int, "Memory of the cache pools.", "536870912"),
+    Flag("num_blocks", int, "Blocks of the cache; what the memory allows if left out."),
+    Flag(
         "use_index_cache",
-        bool | None,
-        "--use-index-cache/--no-use-index-cache",
+        bool,
         "Let sparse layers reuse the selection of an earlier one.",
+        "off",
+        "--use-index-cache/--no-use-index-cache",
     ),
-    (
-        "index_topk_freq",
-        int | None,
-        "--index-topk-freq",
-        "With reuse: every n-th sparse layer selects.",
-    ),
-    (
-        "index_topk_pattern",
-        str | None,
-        "--index-topk-pattern",
-        "With reuse: one letter a layer, S reuses.",
-    ),
-    (
-        "index_skip_topk_offset",
-        int | None,
-        "--index-skip-topk-offset",
-        "With reuse: first layers exempt.",
-    ),
+    Flag("index_topk_freq", int, "With reuse: every n-th sparse layer selects.", "1"),
+    Flag("index_topk_pattern", str, "With reuse: one letter a sparse layer; S reuses."),
+    Flag("index_skip_topk_offset", int, "With reuse: first layers that always select.", "0"),
 )
-"""Field of EngineOptions, type, flag and help."""
 
 
 def takes_engine_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -99,7 +86,7 @@ def takes_engine_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(model: str, **values: Any) -> None:
-        asked = {name: values.pop(name) for name, *_ in _FLAGS}
+        asked = {flag.field: values.pop(flag.field) for flag in FLAGS}
         given = {name: value for name, value in asked.items() if value is not None}
         options, problems = parse_options(model, given)
         if options is None:
@@ -109,10 +96,10 @@ def takes_engine_options(command: Callable[..., None]) -> Callable[..., None]:
     model = Annotated[str, typer.Argument(help="Checkpoint directory, or 'nano'.", metavar="MODEL")]
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("model", keyword, annotation=model)]
-    for name, kind, flag, help_text in _FLAGS:
-        setting = typer.Option(flag, help=help_text, show_default=False)
-        option: Any = Annotated[kind, setting]
-        parameters.append(inspect.Parameter(name, keyword, default=None, annotation=option))
+    for flag in FLAGS:
+        setting = typer.Option(flag.flag, help=flag.help, show_default=flag.default or False)
+        option: Any = Annotated[flag.kind | None, setting]
+        parameters.append(inspect.Parameter(flag.field, keyword, default=None, annotation=option))
     parameters += [p.replace(kind=keyword) for p in own]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -162,6 +162,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(self.scheduler.running) <= self.scheduler.config.max_num_seqs
         scheduled = {chunk.request.id: chunk for chunk in step.chunks}
         assert len(scheduled) == len(step.chunks)
+        for chunk in step.chunks:  # what samples needs the logits of a row of this step
+            assert chunk.request.num_computed == chunk.start < chunk.stop
+            assert chunk.samples == (chunk.stop == chunk.request.num_tokens)
         for request in self.scheduler.running:  # nobody who runs is ever left out
             assert request.id in scheduled
         arrivals = [r.arrival for r in (*self.scheduler.running, *self.scheduler.waiting)]
