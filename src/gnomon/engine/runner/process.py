@@ -91,6 +91,18 @@ def _obey(core: EngineCore, link: Link, command: AddRequest | AbortRequest | Sta
             link.send(core.stats())
 
 
+def _leave_a_cpu_free() -> None:
+    """Let torch use all CPUs but one, unless OMP_NUM_THREADS says otherwise.
+
+    The API process needs one; a parallel region whose threads wait for each other's CPU is many
+    times slower than fewer threads.
+    """
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
+
+
 def run(options: EngineOptions, link: Link) -> int:
     """Start a core, announce its facts and serve; failures are sent before returning.
 
@@ -99,6 +111,7 @@ def run(options: EngineOptions, link: Link) -> int:
     """
     from gnomon.engine.runner.core import EngineCore  # here, so that import errors are reported
 
+    _leave_a_cpu_free()
     try:
         core = EngineCore.start(options)
     except StartupRefused as error:
