@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gnomon.harness.evals.bfcl_files import BfclFiles, Exchange, Verdicts
@@ -69,7 +70,7 @@ def _check(category: str, case: str, files: BfclFiles) -> CaseCheck:
         input_tokens=_tokens(row, "input_token_count"),
         output_tokens=_tokens(row, "output_token_count"),
         latency_s=_latency(row),
-        attempts=tuple(_attempt(exchange) for exchange in exchanges),
+        attempts=_attempts(outcome, exchanges),
     )
 
 
@@ -151,6 +152,14 @@ def _tokens(row: Json | None, name: str) -> int | None:
 def _latency(row: Json | None) -> float | None:
     value = None if row is None else row.get("latency")
     return float(value) if isinstance(value, int | float) else None
+
+
+def _attempts(outcome: Outcome, exchanges: Sequence[Exchange]) -> tuple[Attempt, ...]:
+    """Every request; a last one that the client could not use is as broken as its case."""
+    attempts = [_attempt(exchange) for exchange in exchanges]
+    if outcome is Outcome.PROTOCOL_ERROR and attempts and attempts[-1].outcome is Outcome.PASS:
+        attempts[-1] = replace(attempts[-1], outcome=outcome)
+    return tuple(attempts)
 
 
 def _attempt(exchange: Exchange) -> Attempt:

@@ -47,7 +47,7 @@ def findings(
         *_aggregate(records, aggregate),
     ]
     if client_cache is not None and server_cache is not None:
-        found.append(_same_cache(records, client_cache, server_cache))
+        found.append(_same_cache(len(expected), records, client_cache, server_cache))
     return tuple(found)
 
 
@@ -81,10 +81,11 @@ def _complete_records(records: Sequence[RequestRecord]) -> Finding:
             or (r.itl_ms is None and (r.output_tokens or 0) > 1)
         )
     ]
+    completed = sum(r.completed for r in records)
     return Finding(
         "timings-and-usage-present",
-        not lacking,
-        f"{len(lacking)} of {sum(r.completed for r in records)} completed requests lack a "
+        completed > 0 and not lacking,
+        f"{len(lacking)} of {completed} completed requests lack a "
         "time to first token, an inter-token latency, a latency or the server's token counts.",
     )
 
@@ -107,10 +108,11 @@ def _output_lengths(
         if off
         else ""
     )
+    completed = sum(r.completed for r in records)
     return Finding(
         "output-lengths-as-asked",
-        not off,
-        f"{len(off)} of {sum(r.completed for r in records)} completed requests have another "
+        completed > 0 and not off,
+        f"{len(off)} of {completed} completed requests have another "
         f"number of answer tokens than the trace asks for.{example}",
     )
 
@@ -151,11 +153,16 @@ def _avg(aggregate: Json, name: str) -> float:
     return float(entry["avg"]) if entry else 0.0
 
 
-def _same_cache(records: Sequence[RequestRecord], client: CacheHits, server: CacheHits) -> Finding:
-    """Whether both sides report the same cache; comparable only when no request failed."""
-    if not all(r.completed for r in records):
+def _same_cache(
+    expected: int, records: Sequence[RequestRecord], client: CacheHits, server: CacheHits
+) -> Finding:
+    """Whether both sides report the same cache; comparable only when every request completed."""
+    completed = sum(r.completed for r in records)
+    if completed != expected:
         return Finding(
-            "cache-counters-agree", True, "not compared: failed requests report no usage."
+            "cache-counters-agree",
+            False,
+            f"not comparable: {expected - completed} of {expected} requests report no usage.",
         )
     ours, theirs = client.rate or 0.0, server.rate or 0.0
     return Finding(
