@@ -121,9 +121,9 @@ def test_a_hit_revives_cached_blocks_and_they_no_longer_count_as_room() -> None:
     cache = manager(num_blocks=4)
     Holder(cache, FIRST).compute().release()
     entries = cache.match(lambda a, b: [*FIRST, 0][a:b], 12)
-    assert cache.fits(entries, 13, promised=0)
-    assert not cache.fits(entries, 13, promised=1)
-    assert not cache.fits(entries, 17, promised=0)
+    assert len(entries) == 3
+    assert cache.fits(entries, 16)
+    assert not cache.fits(entries, 17)
 
 
 def test_a_failed_growth_changes_nothing() -> None:

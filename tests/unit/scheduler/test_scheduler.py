@@ -70,12 +70,14 @@ def test_a_later_request_never_overtakes_one_that_does_not_fit_yet() -> None:
     assert [r.id for r in engine.waiting] == ["b", "c"]
 
 
-def test_a_prefill_under_way_keeps_the_room_for_its_rest() -> None:
+def test_a_request_waits_until_all_the_tokens_it_has_fit() -> None:
     engine = scheduler(blocks=8, size=4, budget=8)
-    engine.add(request("a", 24))  # six blocks in three steps
-    engine.add(request("b", 12, first=1000))  # three blocks: would fit now, but not later
-    assert sizes(advance(engine)[0]) == {"a": 8}
-    assert sizes(advance(engine)[0]) == {"a": 8}
+    engine.add(request("a", 18, max_tokens=2))  # five blocks
+    engine.add(request("b", 13, first=1000))  # four: its first chunk would fit, its last would not
+    while engine.running or engine.waiting[0].id == "a":
+        assert [r.id for r in engine.waiting][-1:] == ["b"]
+        advance(engine)
+    assert sizes(advance(engine)[0]) == {"b": 8}
     assert engine.counters.preemptions == 0
 
 
@@ -106,6 +108,7 @@ def test_a_preempted_request_keeps_its_tokens_and_finds_its_full_blocks_again() 
     tokens = list(victim.output_ids)
     assert tokens
     assert not victim.block_ids
+    assert victim.num_computed == 0
     while engine.has_work:
         advance(engine)
     assert victim.output_ids[: len(tokens)] == tokens

@@ -71,14 +71,14 @@ class BlockManager:
             entries.append(parent)
         return entries
 
-    def fits(self, entries: Sequence[PrefixEntry], num_tokens: int, promised: int) -> bool:
-        """Whether a new request of ``num_tokens`` with these hits fits beside ``promised`` blocks.
+    def fits(self, entries: Sequence[PrefixEntry], num_tokens: int) -> bool:
+        """Whether a new request of ``num_tokens`` with these hits has room.
 
-        ``promised`` counts blocks that admitted requests still need for tokens they already have.
+        A cached block that a hit would revive is no room for anything else.
         """
         revived = sum(self.pool.holders(entry.block) == 0 for entry in entries)
         needed = self.blocks_for(num_tokens) - len(entries)
-        return needed + revived + promised <= self.pool.num_available
+        return needed + revived <= self.pool.num_available
 
     def adopt(self, table: BlockTable, entries: Sequence[PrefixEntry]) -> None:
         """Start an empty table with the blocks of a match."""

@@ -84,8 +84,7 @@ class Scheduler:
             count = min(request.num_tokens - request.num_computed, step.budget)
             if count and self._grow(request, request.num_computed + count, step):
                 step.put(request, count)
-        if not step.preempted:  # what was just evicted would come straight back
-            self._admit_waiting(step)
+        self._admit_waiting(step)
         return step.done()
 
     def commit(self, step: Step, sampled: Mapping[str, int]) -> tuple[Progress, ...]:
@@ -134,11 +133,14 @@ class Scheduler:
         self.counters.preemptions += 1
 
     def _admit_waiting(self, step: StepInTheMaking) -> None:
-        """Start waiting requests in order, up to the first that does not fit."""
+        """Start waiting requests in order, up to the first that does not fit.
+
+        Running prefills need no reserve here: one that is not done has used up the budget.
+        """
         while self.waiting and step.budget and len(self.running) < self.config.max_num_seqs:
             request = self.waiting[0]
             entries = self.blocks.match(request.tokens, request.num_tokens - 1)
-            if not self.blocks.fits(entries, request.num_tokens, self._promised()):
+            if not self.blocks.fits(entries, request.num_tokens):
                 return
             self.waiting.popleft()
             self.blocks.adopt(request.table, entries)
@@ -151,12 +153,6 @@ class Scheduler:
             if not self.blocks.extend(request.table, request.num_computed + count):
                 raise AssertionError(f"request {request.id} was admitted without room")
             step.put(request, count)
-
-    def _promised(self) -> int:
-        """Blocks running requests still need for the tokens they have (prefills under way)."""
-        return sum(
-            self.blocks.blocks_for(r.num_tokens) - len(r.table.block_ids) for r in self.running
-        )
 
     def _count_first_admission(self, request: Request) -> None:
         request.num_cached = request.num_computed
