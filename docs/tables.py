@@ -14,6 +14,9 @@ from pathlib import Path
 import typer.main
 
 from gnomon.cli.main import build_app
+from gnomon.engine.layouts.geometry import geometry
+from gnomon.engine.options import CacheFormat
+from gnomon.engine.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -26,10 +29,10 @@ def option_rows(command: object) -> list[str]:
     for param in command.params:  # type: ignore[attr-defined]
         names = ", ".join(f"`{name}`" for name in [*param.opts, *param.secondary_opts])
         text = getattr(param, "help", None) or ""
-        default = param.default
-        shown = "" if default is None or callable(default) or default is False else f"`{default}`"
+        default = param.show_default if isinstance(param.show_default, str) else param.default
+        shown = "" if default in (None, False, "") or callable(default) else f"`{default}`"
         if param.param_type_name == "argument":
-            names, text = f"`{param.human_readable_name}`", text or "argument"
+            names, text = f"`{param.name.upper()}`", text or "argument"
         if param.name != "help":
             rows.append(f"| {names} | {shown} | {' '.join(text.split())} |")
     return rows
@@ -59,9 +62,54 @@ def command_page() -> str:
     return "\n".join([*lines, *sections]) + "\n"
 
 
+def refusals_page() -> str:
+    """What an engine refuses at startup, from the rule table itself."""
+    lines = [
+        NOTE,
+        "# What the engine refuses at startup",
+        "",
+        "Nothing falls back: a combination runs as asked or is refused, with every broken rule at "
+        "once. `gnomon plan` prints the same without starting anything. Options that cannot be "
+        "parsed and checkpoints that contradict themselves are refused too, naming the field.",
+        "",
+        "| Code | Refused | What to change |",
+        "| --- | --- | --- |",
+        *(f"| `{rule.code}` | {rule.refuses} | {rule.remedy} |" for rule in RULES),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def layouts_page() -> str:
+    """Bytes of every page of 128 tokens by 128 elements, from the geometries themselves."""
+    lines = [
+        NOTE,
+        "# Bytes of a cache page",
+        "",
+        "One field (K or V of one head, or the index key) of 128 tokens by 128 elements.",
+        "",
+        "| Layout | Region | Offset | Bytes | Element |",
+        "| --- | --- | ---: | ---: | --- |",
+    ]
+    for fmt in CacheFormat:
+        for role in ("kv", "index"):
+            page = geometry(fmt, 128, 128, role)
+            if role == "index" and page == geometry(fmt, 128, 128, "kv"):
+                continue
+            lines += [
+                f"| `{page.name}` | {r.name} | {r.offset:,} | {r.nbytes:,} | {r.dtype} |"
+                for r in page.regions
+            ]
+            lines.append(f"| | **page** | | **{page.page_bytes:,}** | |")
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Every generated page and its text."""
-    return {REFERENCE / "command-line.md": command_page()}
+    return {
+        REFERENCE / "command-line.md": command_page(),
+        REFERENCE / "refusals.md": refusals_page(),
+        REFERENCE / "layouts.md": layouts_page(),
+    }
 
 
 def broken_links() -> list[str]:

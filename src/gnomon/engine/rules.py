@@ -105,16 +105,6 @@ def _budget_of_requests(f: Facts) -> str | None:
     )
 
 
-def _budget_of_a_block(f: Facts) -> str | None:
-    budget, block = f.options.max_num_batched_tokens, f.config.block_size
-    if budget >= block:
-        return None
-    return (
-        f"--max-num-batched-tokens is {budget}, so a prefill chunk could not fill one block of "
-        f"{block} tokens."
-    )
-
-
 def _local_block(f: Facts) -> str | None:
     if f.config.local_blocks >= 1:
         return None
@@ -183,12 +173,6 @@ RULES: tuple[Rule, ...] = (
         "a token budget smaller than the number of requests",
         "Raise --max-num-batched-tokens or lower --max-num-seqs.",
         _budget_of_requests,
-    ),
-    Rule(
-        "budget-below-block",
-        "a token budget smaller than a block",
-        "Raise --max-num-batched-tokens to at least the block size.",
-        _budget_of_a_block,
     ),
     Rule(
         "no-local-block",

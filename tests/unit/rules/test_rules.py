@@ -55,7 +55,6 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {"max_num_batched_tokens": 200, "max_num_seqs": 201, "max_model_len": 900},
         "--max-num-batched-tokens is 200, so the 201 requests",
     ),
-    ("budget-below-block", {"max_num_batched_tokens": 127}, "could not fill one block of 128"),
     (
         "no-local-block",
         {"config": replace(CONFIG, local_blocks=0)},
