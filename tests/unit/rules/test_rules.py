@@ -98,7 +98,7 @@ def test_a_broken_rule_is_refused_alone_and_with_its_numbers(
         {"block_size": 128},
         {"max_model_len": 32_768},
         {"max_model_len": 1024, "num_blocks": 8},
-        {"max_num_batched_tokens": 128, "max_num_seqs": 128, "max_model_len": 500},
+        {"max_num_batched_tokens": 16, "max_num_seqs": 16},  # chunks smaller than a block
         {"use_index_cache": True, "index_topk_freq": 4},
         {"kv_cache_dtype": "mxfp4", "index_cache_dtype": "bf16"},
         {"kv_cache_dtype": "fp8", "index_cache_dtype": "nvfp4"},

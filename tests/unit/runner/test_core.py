@@ -51,7 +51,15 @@ def alone(
 @pytest.mark.parametrize("prefix_caching", [False, True])
 @pytest.mark.parametrize(
     ("budget", "seqs", "blocks"),
-    [(512, 13, 200), (16, 3, 200), (17, 13, 200), (37, 5, 20), (512, 13, 20), (40, 13, 24)],
+    [
+        (512, 13, 200),
+        (7, 3, 200),
+        (16, 3, 200),
+        (17, 13, 200),
+        (37, 5, 20),
+        (512, 13, 20),
+        (40, 13, 24),
+    ],
 )
 def test_batches_chunks_hits_and_preemption_do_not_change_tokens(
     engine: MakeEngine,
