@@ -11,6 +11,7 @@ from gnomon.engine.models.loader import fingerprint, load_model, resolve_model
 from gnomon.engine.options import EngineOptions
 from gnomon.engine.runner.facts import cache_salt, gather_facts
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
+from gnomon.engine.runner.queue_clock import QueueClock
 from gnomon.engine.runner.runner import ModelRunner
 from gnomon.engine.scheduler.config import SchedulerConfig
 from gnomon.engine.scheduler.request import Request, SamplingParams
@@ -40,6 +41,7 @@ class EngineCore:
                 enable_prefix_caching=options.enable_prefix_caching,
             ),
         )
+        self._queue = QueueClock()
         self._steps = 0
 
     @classmethod
@@ -90,9 +92,11 @@ class EngineCore:
                 "vocabulary; was it made with another tokenizer?"
             )
         self.scheduler.add(Request(id=request_id, prompt_ids=prompt_ids, sampling=sampling))
+        self._queue.arrive(request_id)
 
     def abort(self, request_id: str) -> bool:
         """End a request and free its blocks now; False if it is not live."""
+        self._queue.forget(request_id)
         return self.scheduler.abort(request_id)
 
     def step(self) -> tuple[TokenOutput, ...]:
@@ -100,6 +104,7 @@ class EngineCore:
         step = self.scheduler.schedule()
         if not step.chunks:
             return ()
+        self._queue.begin(chunk.request.id for chunk in step.chunks)
         sampled = self.runner.run(step.chunks)
         self._steps += 1
         return tuple(
@@ -108,6 +113,7 @@ class EngineCore:
                 token_ids=(gained.token_id,),
                 num_cached=gained.request.num_cached,
                 finish_reason=gained.finish_reason,
+                queue_s=self._queue.take(gained.request.id),
             )
             for gained in self.scheduler.commit(step, sampled)
         )

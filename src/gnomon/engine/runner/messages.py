@@ -68,6 +68,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: tuple[int, ...]
     num_cached: int = 0
     finish_reason: FinishReason | None = None
+    queue_s: float | None = None  # with the first token: the wait for the first step
 
 
 class StepOutput(msgspec.Struct, tag="step", frozen=True):

@@ -112,7 +112,7 @@ def validation_error(problems: Sequence[Any], body: Any) -> ApiError:
     if problem["type"] == "json_invalid":
         why = (problem.get("ctx") or {}).get("error", "")
         return bad_request(f"The body is not valid JSON: {why}.", None, "invalid_json")
-    param = _path(problem["loc"][1:], body)
+    param = _path(problem["loc"][1:], body, absent=problem["type"] == "missing")
     message = str(problem["msg"])
     if param is None:
         return bad_request(f"The body must be a JSON object, sent as application/json: {message}.")
@@ -121,15 +121,16 @@ def validation_error(problems: Sequence[Any], body: Any) -> ApiError:
     return bad_request(f"Invalid value for {param!r}: {message}.", param, "invalid_value")
 
 
-def _path(location: Sequence[Any], body: Any) -> str | None:
+def _path(location: Sequence[Any], body: Any, *, absent: bool) -> str | None:
     """A field's path such as ``messages[0].role``.
 
-    Only steps that the body can take are kept: the rest are names of a union's alternatives.
+    Only steps that the body can take are kept: the rest are names of a union's alternatives. The
+    last may be ``absent`` from the body.
     """
     path, here = "", body
     for at, step in enumerate(location):
         if isinstance(here, dict) and isinstance(step, str):
-            if step not in here and at < len(location) - 1:
+            if step not in here and not (absent and at == len(location) - 1):
                 break
             path += f".{step}" if path else step
             here = here.get(step)

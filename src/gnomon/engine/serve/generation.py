@@ -142,7 +142,7 @@ async def generate(
     try:
         async with contextlib.aclosing(steps):
             async for step in steps:
-                timer.step(len(step.token_ids))
+                timer.step(len(step.token_ids), step.queue_s)
                 cached = max(cached, step.num_cached)
                 reason = step.finish_reason
                 if reason is FinishReason.ABORT:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -27,6 +33,7 @@ class Metrics:
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self) -> None:
+        disable_created_metrics()  # their creation times tell nobody anything
         self._registry = CollectorRegistry()
         self._stats = _StatsCollector()
         self._registry.register(self._stats)
@@ -40,7 +47,7 @@ class Metrics:
             "e2e_request_latency_seconds", "From receiving a request to its last token."
         )
         self.queue = self._histogram(
-            "request_queue_time_seconds", "From receiving a request to its first scheduled step."
+            "request_queue_time_seconds", "From a request's arrival in the core to its first step."
         )
         self.finished = Counter(
             "gnomon:request_success",
@@ -72,8 +79,10 @@ class RequestTimer:
         self._start = self._last = time.perf_counter()
         self._any = False
 
-    def step(self, tokens: int) -> None:
+    def step(self, tokens: int, queue_s: float | None) -> None:
         """New tokens came; several in one step share its time evenly."""
+        if queue_s is not None:
+            self._metrics.queue.observe(queue_s)
         if not tokens:
             return
         now = time.perf_counter()

@@ -158,10 +158,12 @@ class Served:
 
     def info(self) -> dict[str, Any]:
         """Every effective setting, for attestation."""
+        facts = msgspec.to_builtins(self.engine.facts)
+        facts.pop("type")  # the message's tag
         return {
             "engine": "gnomon",
             "version": gnomon.__version__,
-            "facts": msgspec.to_builtins(self.engine.facts),
+            "facts": facts,
             "served_model_names": list(self.options.model_names),
             "tool_call_parser": self.options.tool_call_parser,
             "reasoning_parser": self.options.reasoning_parser,
