@@ -66,8 +66,9 @@ class TraceSet:
 def generate(spec: GeneratedTraces) -> list[Json]:
     """The traces of a spec, one mapping a session; equal specs give equal traces.
 
-    Prompt lengths grow from about ``min_input_tokens`` towards ``max_input_tokens`` and never
-    leave that range; a sub-agent's prompt is shorter than the root's and inside it too.
+    A session's prompts grow from ``min_input_tokens`` towards ``max_input_tokens``, which none
+    exceeds; where the two are less than a block apart the first may be a block shorter. A
+    sub-agent starts with half the root's context.
     """
     rng = random.Random(spec.seed)
     return [_session(spec, rng, index) for index in range(spec.sessions)]
@@ -110,8 +111,8 @@ def _session(spec: GeneratedTraces, rng: random.Random, index: int) -> Json:
     ids = count(1)
     spawn_after = rng.randint(0, min(1, spec.turns - 2)) if spec.subagents else None
     requests: list[Json] = []
-    now, blocks = 0.0, [next(ids) for _ in range(_blocks(spec.min_input_tokens, rng))]
-    for turn, size in enumerate(_growth(spec, len(blocks), rng)):
+    now, blocks = 0.0, list[int]()
+    for turn, size in enumerate(_growth(spec, rng)):
         blocks = blocks + [next(ids) for _ in range(size - len(blocks))]
         last = turn == spec.turns - 1
         request = _request(spec, rng, now, blocks, first=turn == 0, last=last)
@@ -133,19 +134,14 @@ def _session(spec: GeneratedTraces, rng: random.Random, index: int) -> Json:
     }
 
 
-def _blocks(tokens: int, rng: random.Random) -> int:
-    """Full blocks of a prompt of at least ``tokens``, sometimes one more."""
-    return -(-tokens // BLOCK_TOKENS) + rng.randint(0, 1)
-
-
-def _growth(spec: GeneratedTraces, first: int, rng: random.Random) -> list[int]:
+def _growth(spec: GeneratedTraces, rng: random.Random) -> list[int]:
     """Full blocks of each request of a root conversation, growing where there is room.
 
     A turn grows by at least two blocks while they last: one for the canned answer to the request
     before it, one for the tool result.
     """
     most = (spec.max_input_tokens - (BLOCK_TOKENS - 1)) // BLOCK_TOKENS
-    sizes = [min(first, most)]
+    sizes = [min(-(-spec.min_input_tokens // BLOCK_TOKENS) + rng.randint(0, 1), most)]
     for turn in range(1, spec.turns):
         room = (most - sizes[-1]) // (spec.turns - turn)
         sizes.append(sizes[-1] + (rng.randint(min(2, room), room) if room > 0 else 0))
@@ -162,7 +158,7 @@ def _request(
     last: bool,
 ) -> Json:
     """One streaming request over full ``blocks`` and a tail that no other request shares."""
-    tail = min(rng.randint(1, BLOCK_TOKENS - 1), spec.max_input_tokens - len(blocks) * BLOCK_TOKENS)
+    tail = rng.randint(1, BLOCK_TOKENS - 1)
     api_time = round(rng.uniform(0.2, 0.5), 3)
     return {
         "t": round(at, 3),
