@@ -61,7 +61,7 @@ def run_command(recipe: Path, out: Path) -> int:
         log.append(run.folder.path / names.SERVER_LOG)
         outcome = execute(run)
         console.print()
-        for verdict in outcome.verdicts.all():
+        for verdict in outcome.verdicts.all() if outcome.verdicts is not None else ():
             line = Text(f"{verdict.kind:<12} ")
             line.append(f"{verdict.state.replace('_', ' '):<15}", _STYLES[verdict.state])
             line.append(verdict.summary)

@@ -149,21 +149,22 @@ class Run:
         )
         self.display.leave(name, StageState.SKIPPED, why)
 
-    def judge(self) -> Verdicts:
-        """Set the run's final state, derive its verdicts and write them."""
+    def judge(self) -> None:
+        """Derive the verdicts from what was seen and write them."""
         self.seen.failed_stage = self.manifest.failed_stage
         self.seen.reason = self.manifest.reason
-        verdicts = judge(self.checked.recipe, self.seen)
-        self.verdicts = verdicts
-        self.folder.write_json(names.VERDICTS, verdicts.model_dump(mode="json"))
-        if self.cancel.cause is Cause.INTERRUPTED:
+        self.verdicts = judge(self.checked.recipe, self.seen)
+        self.folder.write_json(names.VERDICTS, self.verdicts.model_dump(mode="json"))
+
+    def settle(self) -> None:
+        """Set the final state from what went wrong first, if anything did."""
+        if self.cancel.cause is Cause.INTERRUPTED and self.manifest.failed_stage is not None:
             self.manifest.state = RunState.INTERRUPTED
         elif self.manifest.failed_stage is not None:
             self.manifest.state = RunState.FAILED
         else:
             self.manifest.state = RunState.COMPLETE
         self.manifest.ended = utc_now()
-        return verdicts
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class RunOutcome:
         state: final state of the manifest.
         failed_stage: where it ended early, None if it did not.
         reason: why it is not a success; empty for one.
-        verdicts: all three.
+        verdicts: all three, None if they could not be derived.
     """
 
     folder: Path
@@ -184,13 +185,14 @@ class RunOutcome:
     state: RunState
     failed_stage: str | None
     reason: str
-    verdicts: Verdicts
+    verdicts: Verdicts | None
 
     @property
     def succeeded(self) -> bool:
         """Whether the run went to its end and its integration verdict passed."""
-        passed = self.verdicts.integration.state is CheckState.PASSED
-        return self.state is RunState.COMPLETE and passed
+        if self.verdicts is None or self.state is not RunState.COMPLETE:
+            return False
+        return self.verdicts.integration.state is CheckState.PASSED
 
 
 def execute(run: Run) -> RunOutcome:
@@ -203,7 +205,7 @@ def execute(run: Run) -> RunOutcome:
     plan = run.checked.recipe
     replay = ("replay",) if plan.replay is not None else ()
     evals = tuple(stages.eval_stage(spec) for spec in plan.evals)
-    order = ("preflight", "launch", "attest", *replay, *evals, "teardown", "report")
+    order = ("preflight", "launch", "attest", *replay, *evals, "teardown", "judge", "report")
     run.display.begin(f"{plan.name} → {run.folder.path.name}", order)
     try:
         with contextlib.suppress(StageEnded):
@@ -212,23 +214,24 @@ def execute(run: Run) -> RunOutcome:
     finally:
         with contextlib.suppress(StageEnded):
             stages.tear_down(run)
-        run.judge()
+        with contextlib.suppress(StageEnded), run.stage("judge"):
+            run.judge()
         report = stages.publish(run)
         run.display.close()
-    verdicts = run.verdicts
-    assert verdicts is not None
     return RunOutcome(
         folder=run.folder.path,
         report=report,
         state=run.manifest.state,
         failed_stage=run.manifest.failed_stage,
-        reason=run.manifest.reason or _unproven(verdicts),
-        verdicts=verdicts,
+        reason=run.manifest.reason or _unproven(run.verdicts),
+        verdicts=run.verdicts,
     )
 
 
-def _unproven(verdicts: Verdicts) -> str:
+def _unproven(verdicts: Verdicts | None) -> str:
     """Why an uninterrupted run is not a success: the checks that did not pass."""
+    if verdicts is None:
+        return "the verdicts could not be derived"
     listed = [
         f"{check.name}: {check.evidence}"
         for state in (CheckState.FAILED, CheckState.NOT_RUN)

@@ -223,10 +223,10 @@ def publish(run: Run) -> Path | None:
     inputs = key_inputs(run.manifest, run.info, run.seen.suites)
     run.manifest.content_key = content_key(inputs) if inputs is not None else None
     path: Path | None = None
+    run.settle()
     with contextlib.suppress(StageEnded), run.stage("report"):
         run.folder.seal(run.manifest)
         path = render_report(run.folder)
-    if path is None:
-        run.judge()
+    run.settle()
     run.folder.seal(run.manifest)
     return path

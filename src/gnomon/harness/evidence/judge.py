@@ -299,25 +299,24 @@ def _performance_checks(
             counts.expected,
             ("replay.json",),
         ),
-        Check(
-            name="latency measured",
-            state=CheckState.PASSED if figures.latency else CheckState.FAILED,
-            evidence=f"{len(figures.latency)} percentiles"
-            + (f"; withheld: {withheld}" if withheld else ""),
-            scope=scope,
-            n=counts.completed,
-            figures=figures.latency,
-            artifacts=("replay.json",),
+        _check(
+            "latency measured",
+            bool(figures.latency),
+            f"{len(figures.latency)} percentiles" + (f"; withheld: {withheld}" if withheld else ""),
+            scope,
+            counts.completed,
+            ("replay.json",),
+            figures.latency,
         ),
-        Check(
-            name="throughput and cache measured",
-            state=CheckState.PASSED if figures.rates else CheckState.FAILED,
-            evidence=f"over {replay.duration_s:.1f} s from the first request sent to the last "
-            "request ended, drain included",
-            scope=scope,
-            n=counts.completed,
-            figures=figures.rates,
-            artifacts=("replay.json",),
+        _check(
+            "throughput and cache measured",
+            bool(figures.rates),
+            f"over {replay.duration_s:.1f} s from the first request sent to the last request "
+            "ended, drain included",
+            scope,
+            counts.completed,
+            ("replay.json",),
+            figures.rates,
         ),
     ]
     if scope is not Scope.FULL:
@@ -347,10 +346,19 @@ def _check(
     scope: Scope,
     n: int,
     artifacts: tuple[str, ...] = (),
+    figures: tuple[Figure, ...] = (),
 ) -> Check:
     # A statement about nothing is not a pass, whatever its condition says.
     state = CheckState.PASSED if passed and n > 0 else CheckState.FAILED
-    return Check(name=name, state=state, evidence=evidence, scope=scope, n=n, artifacts=artifacts)
+    return Check(
+        name=name,
+        state=state,
+        evidence=evidence,
+        scope=scope,
+        n=n,
+        figures=figures,
+        artifacts=artifacts,
+    )
 
 
 def _not_run(name: str, scope: Scope) -> Check:

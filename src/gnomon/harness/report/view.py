@@ -140,8 +140,10 @@ def read_page(folder: RunFolder) -> Page:
     suites = _typed(folder, names.EVALS, TypeAdapter(list[SuiteResult])) or []
     random_weights = manifest.recipe.get("model", {}).get("weights") == "random"
     headline, tone = _headline(manifest, verdicts, random_weights)
-    # The stage that renders this page cannot show its own end.
-    bars, total_s = _bars([stage for stage in manifest.stages if stage.name != "report"])
+    # What follows teardown takes no time worth showing, and this page cannot show its own end.
+    bars, total_s = _bars(
+        [stage for stage in manifest.stages if stage.name not in ("judge", "report")]
+    )
     performance = verdicts.performance.checks if verdicts is not None else ()
     return Page(
         manifest=manifest,
@@ -190,9 +192,9 @@ def _headline(
     """The page's first sentence, and its tone: good, bad or open."""
     if manifest.state is RunState.INTERRUPTED:
         return f"Interrupted at the {manifest.failed_stage} stage", "open"
-    if manifest.state is RunState.RUNNING or verdicts is None:
+    if manifest.state is RunState.RUNNING:
         return "Still running, or ended without a word", "open"
-    if manifest.state is RunState.FAILED:
+    if manifest.state is RunState.FAILED or verdicts is None:
         return f"Failed at the {manifest.failed_stage} stage", "bad"
     if verdicts.integration.state is not CheckState.PASSED:
         return "Integration not proven", "bad"
