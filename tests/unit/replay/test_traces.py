@@ -47,7 +47,7 @@ def test_lengths_stay_within_the_spec(spec: GeneratedTraces) -> None:
             assert request.input_tokens <= spec.max_input_tokens
             assert spec.min_output_tokens <= request.output_tokens <= spec.max_output_tokens
         assert root_requests(trace)[0]["in"] >= min(
-            spec.min_input_tokens, spec.max_input_tokens - BLOCK_TOKENS
+            spec.min_input_tokens, spec.max_input_tokens - 2 * BLOCK_TOKENS
         )
 
 

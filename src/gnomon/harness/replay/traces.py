@@ -67,7 +67,7 @@ def generate(spec: GeneratedTraces) -> list[Json]:
     """The traces of a spec, one mapping a session; equal specs give equal traces.
 
     A session's prompts grow from ``min_input_tokens`` towards ``max_input_tokens``, which none
-    exceeds; where the two are less than a block apart the first may be a block shorter. A
+    exceeds; where the two are less than two blocks apart the first may be shorter. A
     sub-agent starts with half the root's context.
     """
     rng = random.Random(spec.seed)
