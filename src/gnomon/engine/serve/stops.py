@@ -10,6 +10,8 @@ from gnomon.engine.serve.parsers.base import held_suffix
 class StopStrings:
     """Incremental search. Text that may be the start of a stop string is held back.
 
+    Of several, the one that is complete first counts, as if text came character by character.
+
     Attributes:
         found: a stop string has been seen; no more text comes out.
     """
@@ -24,10 +26,12 @@ class StopStrings:
         if not self._stops or self.found:
             return "" if self.found else text
         self._held += text
-        ends = [at for at in map(self._held.find, self._stops) if at >= 0]
-        if ends:
+        starts = [(self._held.find(stop), stop) for stop in self._stops]
+        found = [(at + len(stop), at) for at, stop in starts if at >= 0]
+        if found:
             self.found = True
-            shown, self._held = self._held[: min(ends)], ""
+            _, start = min(found)
+            shown, self._held = self._held[:start], ""
             return shown
         keep = len(self._held) - held_suffix(self._held, self._stops)
         shown, self._held = self._held[:keep], self._held[keep:]
