@@ -1,4 +1,4 @@
-"""Folders as a BFCL worker leaves them, written by hand: each fault counted once and named right."""
+"""Folders as a BFCL worker leaves them, written by hand: each fault counted once, by its name."""
 
 import json
 from pathlib import Path
