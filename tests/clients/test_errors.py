@@ -56,7 +56,12 @@ CHAT_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "a part without text": (
         say(role="user", content=[{"type": "text"}]), 400, "messages[1].content[0].text", "string",
     ),
-    "half a surrogate pair": (say(role="user", content="a\ud800b"), 400, None, ""),
+    "half a surrogate pair": (say(role="user", content="a\ud800b"), 400, None, "surrogate"),
+    "half a surrogate pair in a name": ({"a\ud800": 1}, 400, None, "surrogate"),
+    "not a number": (say(role="user", content="x", name=float("nan")), 400, None, "not JSON"),
+    "a part whose type is a list": (
+        say(role="user", content=[{"type": ["text"]}]), 400, "messages[1].content[0]", "text only",
+    ),
     "tool message without id": (
         say(role="tool", content="x"), 400, "messages[1].tool_call_id", "missing",
     ),

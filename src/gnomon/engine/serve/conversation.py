@@ -13,7 +13,7 @@ from gnomon.engine.serve.protocol.chat import Message, Tool, ToolCall
 from gnomon.engine.serve.protocol.schema import schema_problem
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.:/\-]{1,128}")
 _THINKING = "thinking_mode"
 

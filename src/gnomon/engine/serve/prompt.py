@@ -35,8 +35,8 @@ def chat_prompt(
     """Render and tokenise a conversation; marker text of users stays text.
 
     Raises:
-        ApiError: a reserved template variable is set, the template refuses, or the text cannot be
-            encoded.
+        ApiError: a reserved template variable is set, the template refuses, or the values are
+            nested too deeply.
     """
     taken = sorted(RESERVED & kwargs.keys())
     if taken:
@@ -50,7 +50,6 @@ def chat_prompt(
         pieces = shield.pieces(rendered)
         ids: list[int] = []
         for piece in pieces:
-            encodable(piece.text)
             ids += (
                 tokenizer.encode_plain(piece.text) if piece.plain else tokenizer.encode(piece.text)
             )
@@ -64,18 +63,3 @@ def chat_prompt(
         raise bad_request(f"The prompt cannot be encoded: {error}.", None) from error
     tail = pieces[-1].text if pieces and not pieces[-1].plain else ""
     return Prompt(ids, tail)
-
-
-def encodable(text: str) -> None:
-    """Check that text can be encoded.
-
-    Raises:
-        ApiError: it has half of a surrogate pair, which JSON can spell and UTF-8 cannot.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = text[error.start]
-        raise bad_request(
-            f"The text has the unpaired surrogate {half!a}, which is no character.", None
-        ) from None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gnomon.engine.serve.errors import ApiError, internal
@@ -94,9 +95,14 @@ def error_lines(error: ApiError) -> list[bytes]:
     return [data(error.body()), DONE]
 
 
-def error_response(error: ApiError) -> JSONResponse:
-    """An error as a whole response."""
-    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+def error_response(error: ApiError) -> Response:
+    """An error as a whole response; in ASCII, so that whatever it quotes can be sent."""
+    return Response(
+        json.dumps(error.body()),
+        status_code=error.status,
+        headers=error.headers,
+        media_type="application/json",
+    )
 
 
 async def json_unless_gone(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:

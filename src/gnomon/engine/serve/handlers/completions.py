@@ -16,7 +16,6 @@ from gnomon.engine.serve.generation import Finished, Generation, Usage
 from gnomon.engine.serve.handlers.chat import usage_json
 from gnomon.engine.serve.ids import new_id
 from gnomon.engine.serve.parsers.base import ContentDelta, Event, OutputParser
-from gnomon.engine.serve.prompt import encodable
 from gnomon.engine.serve.protocol.completions import CompletionRequest
 from gnomon.engine.serve.reply import collect
 from gnomon.engine.serve.served import Served
@@ -59,7 +58,6 @@ def _prompts(served: Served, prompt: Any) -> list[list[int]]:
 def _ids(served: Served, prompt: str | list[int]) -> list[int]:
     tokenizer = served.tokenizer
     if isinstance(prompt, str):
-        encodable(prompt)
         return tokenizer.encode(prompt)
     if max(prompt) >= tokenizer.size:
         raise bad_request(

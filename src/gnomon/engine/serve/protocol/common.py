@@ -8,6 +8,7 @@ dropped in silence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -45,6 +46,7 @@ class Body(Strict):
     def _vet(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
+        _require_json(data)
         kept = {}
         for name, value in data.items():
             if name in cls.model_fields:
@@ -56,6 +58,34 @@ class Body(Strict):
                     f"Unrecognized request argument supplied: {name}", name, "unknown_parameter"
                 )
         return kept
+
+
+def _require_json(body: Any) -> None:
+    """Refuse what Python's JSON reader lets pass and JSON or UTF-8 cannot hold."""
+    waiting = [body]
+    while waiting:
+        value = waiting.pop()
+        match value:
+            case str():
+                if not value.isascii():
+                    _require_text(value)
+            case float():
+                if not math.isfinite(value):
+                    raise bad_request(f"The body has the number {value}, which is not JSON.")
+            case Mapping():
+                waiting += value.keys()
+                waiting += value.values()
+            case list():
+                waiting += value
+
+
+def _require_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise bad_request(
+            f"The body has the unpaired surrogate {text[error.start]!a}, which is no character."
+        ) from None
 
 
 def _require_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
