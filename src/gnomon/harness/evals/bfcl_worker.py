@@ -292,12 +292,11 @@ def limit_resources() -> None:
         resource.setrlimit(kind, (amount, amount))
 
 
-def apart(work: Callable[[Json], None], plan: Json, deadline_s: float) -> Json:
+def apart(work: Callable[[Json], None], plan: Json, deadline_s: float, harness: int) -> Json:
     """Do something in a forked process within a deadline; returns how it ended.
 
     The process is ended early when the harness, this one's parent, is gone.
     """
-    harness = os.getppid()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -328,15 +327,16 @@ def apart(work: Callable[[Json], None], plan: Json, deadline_s: float) -> Json:
 
 def main() -> None:
     """Import once, ask in one process, judge in another."""
+    harness = os.getppid()
     plan = json.loads(Path(sys.argv[1]).read_text())
     for module in IMPORTED_ONCE:
         import_module(module)
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     (ROOT / "packages.json").write_text(json.dumps(versions))
     write_cases(plan)
-    status = {"ask": apart(ask, plan, plan["deadline_s"])}
+    status = {"ask": apart(ask, plan, plan["deadline_s"], harness)}
     (ROOT / "status.json").write_text(json.dumps(status))
-    status["judge"] = apart(judge, plan, JUDGE_DEADLINE_S)
+    status["judge"] = apart(judge, plan, JUDGE_DEADLINE_S, harness)
     (ROOT / "status.json").write_text(json.dumps(status))
 
 
