@@ -1,0 +1,40 @@
+"""The API reference names every field, in the class the server puts it in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gnomon.engine.serve.protocol.chat import ChatRequest
+from gnomon.engine.serve.protocol.common import Body
+from gnomon.engine.serve.protocol.completions import CompletionRequest
+from gnomon.engine.serve.protocol.responses import ResponsesRequest
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "api.md"
+COMMON = "Fields of every generating endpoint"
+
+
+def documented(heading: str) -> dict[str, str]:
+    """Field to class, of one section of the document."""
+    section = re.split(r"^## ", DOCUMENT.read_text(), flags=re.MULTILINE)
+    body = next(part for part in section if part.startswith(heading))
+    rows = [line.split(" | ") for line in body.splitlines() if line.startswith("| `")]
+    return {name: row[1].strip() for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [
+        ("`POST /v1/chat/completions`", ChatRequest),
+        ("`POST /v1/responses`", ResponsesRequest),
+        ("`POST /v1/completions`", CompletionRequest),
+    ],
+)
+def test_every_field_is_documented(heading: str, model: type[Body]) -> None:
+    found = {**documented(COMMON), **documented(heading)}
+    real = dict.fromkeys(model.model_fields, "supported")
+    real |= dict.fromkeys(model.ACCEPTED, "accepted")
+    real |= dict.fromkeys(model.NEUTRAL, "neutral only")
+    assert found == real
