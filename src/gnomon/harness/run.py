@@ -19,7 +19,7 @@ from gnomon.harness.errors import HarnessError
 from gnomon.harness.evidence import folder as names
 from gnomon.harness.evidence.atomic import sha256_of
 from gnomon.harness.evidence.folder import RunFolder
-from gnomon.harness.evidence.judge import Evidence, judge
+from gnomon.harness.evidence.judge import judge
 from gnomon.harness.evidence.manifest import (
     Manifest,
     RunState,
@@ -28,6 +28,7 @@ from gnomon.harness.evidence.manifest import (
     utc_now,
 )
 from gnomon.harness.evidence.provenance import build_record, package_versions, redact_argv
+from gnomon.harness.evidence.seen import Evidence
 from gnomon.harness.evidence.verdicts import CheckState, Verdicts
 from gnomon.harness.launch.supervisor import Server
 from gnomon.harness.recipes.load import CheckedRecipe

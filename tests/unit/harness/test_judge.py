@@ -7,7 +7,8 @@ import pytest
 
 from gnomon.harness.evals.model import Outcome, SuiteResult
 from gnomon.harness.evidence.figures import replay_figures
-from gnomon.harness.evidence.judge import Evidence, judge
+from gnomon.harness.evidence.judge import judge
+from gnomon.harness.evidence.seen import Evidence
 from gnomon.harness.evidence.verdicts import Check, CheckState, Scope, Verdict
 from gnomon.harness.launch.processes import Remnant
 from gnomon.harness.launch.supervisor import Teardown

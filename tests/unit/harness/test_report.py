@@ -12,8 +12,8 @@ from gnomon.harness.cancel import CancelToken, Cause
 from gnomon.harness.display import PlainDisplay
 from gnomon.harness.evals.model import Outcome, SuiteResult
 from gnomon.harness.evidence import folder as names
-from gnomon.harness.evidence.judge import Evidence
 from gnomon.harness.evidence.manifest import RunState, StageRecord, StageState
+from gnomon.harness.evidence.seen import Evidence
 from gnomon.harness.evidence.verdicts import Check, CheckState, Scope
 from gnomon.harness.launch.supervisor import Teardown
 from gnomon.harness.recipes.adapter import ADAPTERS, Command
