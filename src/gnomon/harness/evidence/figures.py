@@ -8,7 +8,7 @@ from functools import partial
 
 from gnomon.harness.evidence.verdicts import Figure, Scope
 from gnomon.harness.replay.results import ReplayResult, RequestRecord
-from gnomon.harness.stats.intervals import MIN_CLUSTERS, cluster_bootstrap, wilson
+from gnomon.harness.stats.intervals import MIN_CLUSTERS, cluster_bootstrap
 from gnomon.harness.stats.metrics import METRICS, metric_of
 from gnomon.harness.stats.percentiles import interpolate, percentile, smallest_n
 
@@ -141,15 +141,9 @@ def _rates(
     counts = replay.counts
     if counts.recorded:
         failed = counts.recorded - counts.completed
+        because = "requests of one session are not independent draws"
         figures.append(
-            Figure(
-                metric="error_rate",
-                value=failed / counts.recorded,
-                unit=METRICS["error_rate"].unit,
-                n=counts.recorded,
-                scope=scope,
-                interval=wilson(failed, counts.recorded),
-            )
+            _rate("error_rate", failed / counts.recorded, counts.recorded, scope, because)
         )
     return figures
 
