@@ -61,7 +61,7 @@ class StartedRun:
     def finish(self) -> tuple[int, str]:
         """Exit status and everything printed."""
         out, err = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, out + err
+        return self.process.returncode, (out or "") + err
 
     def nothing_is_left(self, before: list[psutil.Process]) -> bool:
         """Whether the server's group, its port and every child seen before are gone."""

@@ -77,7 +77,7 @@ SHORT_OF_READY = [
         {"server": ["--fault", "hang"]},
         {"deadlines__attest_s": 1.0},
         "attest",
-        ["no answer within 1 s"],
+        ["no answer within", "deadlines.attest_s is 1"],
         id="requests-hang",
     ),
     pytest.param(
@@ -115,7 +115,9 @@ def test_a_server_that_is_not_what_was_asked_gets_no_load(
         assert run.nothing_is_left([])
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name
+)
 def test_a_signal_while_the_server_starts_leaves_an_interrupted_manifest(
     signum: signal.Signals, write_recipe: Callable[..., Path], start_run: Callable[..., Any]
 ) -> None:
@@ -149,6 +151,21 @@ def test_ctrl_c_in_the_middle_of_the_replay_stops_the_client_too(
     assert run.manifest.state is RunState.INTERRUPTED
     assert run.manifest.failed_stage == "replay"
     assert run.nothing_is_left(children)
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(
+    write_recipe: Callable[..., Path], start_run: Callable[..., Any]
+) -> None:
+    """As in `gnomon run ... | head -1`: the evidence is worth more than its commentary."""
+    run = start_run(write_recipe(**WITHOUT_LOAD))
+    run.process.stdout.readline()
+    run.process.stdout.close()
+    run.process.stdout = None
+    code, printed = run.finish()
+    assert code == 0, printed
+    assert run.manifest.state is RunState.COMPLETE
+    assert "Traceback" not in printed
+    assert run.nothing_is_left([])
 
 
 def test_an_engine_that_dies_behind_a_living_server_is_noticed(

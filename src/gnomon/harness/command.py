@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from gnomon.harness.cancel import CancelToken, Cause
-from gnomon.harness.display import Display, LiveDisplay, PlainDisplay
+from gnomon.harness.display import Display, LiveDisplay, PlainDisplay, UnheardDisplay
 from gnomon.harness.errors import HarnessError, RecipeRefused, RunCancelled
 from gnomon.harness.evidence import folder as names
 from gnomon.harness.evidence.folder import RunFolder
@@ -20,11 +24,15 @@ from gnomon.harness.evidence.manifest import RunState
 from gnomon.harness.evidence.verdicts import CheckState
 from gnomon.harness.launch.supervisor import log_tail
 
+if TYPE_CHECKING:
+    from gnomon.harness.run import RunOutcome
+
 OK = 0
 NOT_PROVEN = 1
 REFUSED = 2
 SIGNALLED = 128
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STYLES = {
     CheckState.PASSED: "bold green",
     CheckState.FAILED: "bold red",
@@ -60,24 +68,54 @@ def run_command(recipe: Path, out: Path) -> int:
             return NOT_PROVEN
         log.append(run.folder.path / names.SERVER_LOG)
         outcome = execute(run)
-        console.print()
+        _tell(_Heard(console, errors), outcome)
+        if outcome.state is RunState.INTERRUPTED:
+            return SIGNALLED + received()
+        return OK if outcome.succeeded else NOT_PROVEN
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """Where results and complaints go."""
+
+    out: Console
+    errors: Console
+
+
+def _tell(heard: _Heard, outcome: RunOutcome) -> None:
+    """Print verdicts, reason and places; a reader that went away misses them."""
+    with _unless_unheard():
+        heard.out.print()
         for verdict in outcome.verdicts.all() if outcome.verdicts is not None else ():
             line = Text(f"{verdict.kind:<12} ")
             line.append(f"{verdict.state.replace('_', ' '):<15}", _STYLES[verdict.state])
             line.append(verdict.summary)
-            console.print(line, soft_wrap=True)
+            heard.out.print(line, soft_wrap=True)
+    with _unless_unheard():
         if outcome.failed_stage is not None:
             word = "interrupted" if outcome.state is RunState.INTERRUPTED else "failed"
             why = f"{word} at stage {outcome.failed_stage}: {outcome.reason}"
-            errors.print(Text(why, "red"), soft_wrap=True)
+            heard.errors.print(Text(why, "red"), soft_wrap=True)
         elif outcome.reason:
-            errors.print(Text(f"not proven: {outcome.reason}", "red"), soft_wrap=True)
-        console.print(f"folder  {outcome.folder}", soft_wrap=True)
+            heard.errors.print(Text(f"not proven: {outcome.reason}", "red"), soft_wrap=True)
+    with _unless_unheard():
+        heard.out.print(f"folder  {outcome.folder}", soft_wrap=True)
         if outcome.report is not None:
-            console.print(f"report  {outcome.report}", soft_wrap=True)
-        if outcome.state is RunState.INTERRUPTED:
-            return SIGNALLED + received()
-        return OK if outcome.succeeded else NOT_PROVEN
+            heard.out.print(f"report  {outcome.report}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _unless_unheard() -> Iterator[None]:
+    """Let nothing that cannot be written change a run's exit status.
+
+    rich answers a closed pipe with SystemExit. Standard output then goes nowhere, so that the
+    interpreter's own flush at exit cannot fail either.
+    """
+    try:
+        yield
+    except (OSError, SystemExit):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
 
 
 def report_command(folder: Path) -> int:
@@ -100,7 +138,7 @@ def report_command(folder: Path) -> int:
 
 @contextlib.contextmanager
 def _signals_cancel(cancel: CancelToken) -> Iterator[_Received]:
-    """SIGINT and SIGTERM set the token: the run tears down by itself, however often they come."""
+    """Signals set the token: the run tears down by itself, however often they come."""
     received = _Received()
 
     def handle(signum: int, _: FrameType | None) -> None:
@@ -108,7 +146,7 @@ def _signals_cancel(cancel: CancelToken) -> Iterator[_Received]:
         name = signal.Signals(signum).name
         cancel.cancel(Cause.INTERRUPTED, f"interrupted by {name}")
 
-    previous = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    previous = {each: signal.signal(each, handle) for each in _SIGNALS}
     try:
         yield received
     finally:
@@ -128,13 +166,13 @@ class _Received:
 
 def _display(console: Console, log: list[Path]) -> Display:
     if not console.is_terminal:
-        return PlainDisplay(lambda line: console.print(line, soft_wrap=True, markup=False))
+        return UnheardDisplay(PlainDisplay(lambda line: print(line, flush=True)))
 
     def newest_line() -> str:
         lines = log_tail(log[0], 1) if log else []
         return lines[-1] if lines else ""
 
-    return LiveDisplay(console, newest_line)
+    return UnheardDisplay(LiveDisplay(console, newest_line))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,6 +84,42 @@ class PlainDisplay:
 
     def close(self) -> None:
         """Nothing to tidy up."""
+
+
+class UnheardDisplay:
+    """Keeps a run going when nobody listens any more: a closed pipe, a terminal that hung up.
+
+    Whatever the wrapped display cannot write is dropped; the run has evidence to finish and a
+    server to end. (rich answers a closed pipe with SystemExit.)
+    """
+
+    def __init__(self, heard: Display) -> None:
+        self._heard = heard
+
+    def begin(self, title: str, stages: tuple[str, ...]) -> None:
+        """Pass it on."""
+        with contextlib.suppress(OSError, SystemExit):
+            self._heard.begin(title, stages)
+
+    def enter(self, stage: str) -> None:
+        """Pass it on."""
+        with contextlib.suppress(OSError, SystemExit):
+            self._heard.enter(stage)
+
+    def progress(self, message: str) -> None:
+        """Pass it on."""
+        with contextlib.suppress(OSError, SystemExit):
+            self._heard.progress(message)
+
+    def leave(self, stage: str, state: StageState, detail: str) -> None:
+        """Pass it on."""
+        with contextlib.suppress(OSError, SystemExit):
+            self._heard.leave(stage, state, detail)
+
+    def close(self) -> None:
+        """Pass it on."""
+        with contextlib.suppress(OSError, SystemExit):
+            self._heard.close()
 
 
 @dataclass

@@ -57,6 +57,7 @@ TABLE = [
     ("name", "Not A Name", "name", "not accepted", ""),
     ("engine.flags.max_model_len.value", 512, "engine.flags.max_model_len.value",
      "cannot hold the replay's longest request", "Raise it to 2688"),
+    ("scope", "full", "scope", "stand for no real load", "Use smoke or diagnostic"),
     ("deadlines.plan", 5, "deadlines.plan", "unknown key 'plan'", "'plan_s'"),
 ]  # fmt: skip
 

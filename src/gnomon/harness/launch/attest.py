@@ -5,6 +5,7 @@ Positive evidence only: a setting that the server cannot report is a failed chec
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,7 @@ def attest(
         server: where it listens.
         info_path: of its description of itself; None if the engine has none.
         settings: what it must report.
-        deadline_s: for each probe.
+        deadline_s: for all probes together.
         scope: of the run.
         cancel: ends the wait for an answer.
         progress: told what is under way.
@@ -78,18 +79,22 @@ def attest(
     """
     checks: list[Check] = []
     raw: dict[str, Any] = {}
+    end = time.monotonic() + deadline_s
 
     def run_probe(name: str, probe: Callable[[httpx.Client], Probe]) -> Probe | None:
         progress(name)
+        left_s = max(0.1, end - time.monotonic())
 
         def call() -> Probe:
-            with probes.client_for(server, deadline_s) as client:
+            with probes.client_for(server, left_s) as client:
                 return probe(client)
 
         try:
-            result = call_until_cancelled(call, cancel, deadline_s)
-        except (ProbeFailed, TimeoutError) as error:
+            result = call_until_cancelled(call, cancel, left_s)
+        except ProbeFailed as error:
             failure = str(error)
+        except (TimeoutError, httpx.TimeoutException):
+            failure = f"no answer within {left_s:.1f} s (deadlines.attest_s is {deadline_s:g})"
         except httpx.HTTPError as error:
             cancel.event.wait(0.5)  # a dying server resets connections before it is seen dead
             cancel.check()

@@ -137,7 +137,8 @@ def _parse(data: dict[str, Any], found: list[Problem]) -> Recipe | None:
     replay = _part(ReplaySpec, data.get("replay"))
     evals = [_part(BfclSpec, item) for item in _list(data.get("evals"))]
     readable = tuple(spec for spec in evals if spec is not None)
-    found.extend(Problem(*fault) for fault in cross_faults(flags, replay, readable))
+    faults = cross_faults(flags, replay, readable, data.get("scope"))
+    found.extend(Problem(*fault) for fault in faults)
     return recipe
 
 

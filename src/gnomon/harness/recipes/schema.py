@@ -130,14 +130,17 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
-        faults = cross_faults(self.engine.flags, self.replay, self.evals)
+        faults = cross_faults(self.engine.flags, self.replay, self.evals, self.scope)
         if faults:
             raise ValueError("; ".join(f"{message} {remedy}" for _, message, remedy in faults))
         return self
 
 
 def cross_faults(
-    flags: GnomonFlags | None, replay: ReplaySpec | None, evals: tuple[BfclSpec, ...]
+    flags: GnomonFlags | None,
+    replay: ReplaySpec | None,
+    evals: tuple[BfclSpec, ...],
+    scope: object = None,
 ) -> list[tuple[str, str, str]]:
     """Faults between parts that are each right on their own: (path, message, remedy).
 
@@ -157,6 +160,15 @@ def cross_faults(
                     f"Raise it to {needed} or lower replay.traces.max_input_tokens.",
                 )
             )
+    if scope == Scope.FULL and replay is not None and replay.traces.kind == "generated":
+        faults.append(
+            (
+                "scope",
+                f"full cannot be said of a generated set of {replay.traces.sessions} sessions: "
+                "its numbers stand for no real load.",
+                "Use smoke or diagnostic.",
+            )
+        )
     seen: dict[tuple[str, str], int] = {}
     for position, spec in enumerate(evals):
         identity = (spec.suite, spec.api)
