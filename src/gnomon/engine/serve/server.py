@@ -23,6 +23,9 @@ from gnomon.engine.serve.served import Served
 log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
+#: How long an idle connection stays open. Agents pause for minutes between turns on one pooled
+#: connection, and a close that crosses their next request looks like a failed request.
+_IDLE_CONNECTION_S = 900
 _LAST_ANSWERS_S = 5  # how long open connections may take to hear that the server ends
 _POLL_S = 0.1
 
@@ -49,6 +52,7 @@ async def _serve(served: Served, engine: EngineClient, listener: socket.socket) 
         log_config=None,
         access_log=False,
         lifespan="off",
+        timeout_keep_alive=_IDLE_CONNECTION_S,
         timeout_graceful_shutdown=_LAST_ANSWERS_S,
     )
     loop = asyncio.get_running_loop()
