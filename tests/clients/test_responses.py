@@ -83,8 +83,11 @@ def test_a_truncated_response_is_incomplete(told: OpenAI, scripted: ScriptedServ
     assert reply.status == "incomplete"
     assert reply.incomplete_details.reason == "max_output_tokens"
     events = list(respond(told, stream=True))
-    assert events[-1].type == "response.incomplete"
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.status == "incomplete"
     assert events[-1].response.usage.output_tokens > 0
+    with told.responses.stream(model="scripted", input="x") as stream:
+        assert stream.get_final_response().status == "incomplete"
 
 
 def test_an_empty_response_has_an_empty_message(told: OpenAI, scripted: ScriptedServer) -> None:
@@ -159,4 +162,4 @@ def test_the_real_server_streams_named_events(nano: ServerProcess) -> None:
     body = {"model": "nano", "input": "x", "stream": True, "max_output_tokens": 4}
     answer = httpx.post(f"{nano.base_url}/responses", json=body, timeout=60)
     assert answer.text.startswith("event: response.created\ndata: ")
-    assert "event: response.incomplete\n" in answer.text
+    assert "event: response.completed\n" in answer.text

@@ -77,8 +77,10 @@ class _Answer:
             async for item in items:
                 if isinstance(item, Finished):
                     told = self._events(*self._items.finish(truncated=item.truncated))
-                    kind = "response.incomplete" if item.truncated else "response.completed"
-                    last = self._events({"type": kind, "response": self._finished(item)})
+                    # Truncated or not: the openai helper's get_final_response accepts no other
+                    # last event (nor does vLLM send one); the response's status tells them apart.
+                    whole = {"type": "response.completed", "response": self._finished(item)}
+                    last = self._events(whole)
                     yield head + told + last
                     return
                 told = self._events(*self._items.take(item))
