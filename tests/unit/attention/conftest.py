@@ -1,15 +1,73 @@
-"""Every backend passes the same tests: add one to BACKENDS and nothing else."""
+"""Every backend passes the same tests: add one to BACKENDS and nothing else.
+
+The Triton kernels run on a GPU if there is one: then they face every test here. In Triton's
+interpreter a program takes milliseconds, so without a GPU they face the tests of
+:data:`INTERPRETED` only, plus those of test_triton.py.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
+import torch
 
-from gnomon.engine.attention.backend import AttentionBackend
-from gnomon.engine.attention.reference.backend import ReferenceBackend
+ON_GPU = torch.cuda.is_available()
+if not ON_GPU:  # triton reads it when kernels are defined
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
-BACKENDS: dict[str, Callable[[], AttentionBackend]] = {"reference": ReferenceBackend}
+from gnomon.engine.attention.backend import AttentionBackend  # noqa: E402
+from gnomon.engine.attention.reference.backend import ReferenceBackend  # noqa: E402
+from gnomon.engine.attention.triton.backend import TritonBackend  # noqa: E402
+
+from .paged import OnGpu  # noqa: E402
+
+BACKENDS: dict[str, Callable[[], AttentionBackend]] = {
+    "reference": ReferenceBackend,
+    "triton": (lambda: OnGpu(TritonBackend())) if ON_GPU else TritonBackend,
+}
+
+#: Tests whose steps have few rows: about a second each in the interpreter.
+INTERPRETED = {
+    "test_history_comes_by_score_and_the_own_block_last",
+    "test_on_a_tie_the_lower_block_wins",
+    "test_a_tie_at_the_cut_goes_to_the_lower_block",
+    "test_signed_zeros_are_equal",
+    "test_magnitudes_do_not_confuse_the_order",
+    "test_a_nan_block_is_never_chosen",
+    "test_a_negative_nan_is_a_nan",
+    "test_a_nan_block_is_kept_if_forced",
+    "test_infinite_scores_are_scores",
+    "test_forced_blocks_follow_history_in_ascending_order",
+    "test_few_visible_blocks_are_all_chosen",
+    "test_a_batch_of_pads_selects_nothing",
+    "test_a_rule_that_cannot_be_kept_is_an_error",
+    "test_a_pad_row_writes_nothing_and_outputs_zero",
+    "test_a_row_that_selects_nothing_outputs_zero",
+    "test_a_block_after_the_row_is_not_seen_even_if_selected",
+    "test_rows_of_another_block_size_are_refused",
+    "test_rewriting_a_slot_replaces_the_token",
+    "test_a_layer_that_reuses_a_selection_owns_no_index_page",
+    "test_values_that_are_not_finite_are_counted_and_stored_finite",
+    "test_garbage_in_pad_rows_is_not_counted",
+}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a GPU, leave the Triton backend the tests that the interpreter can do in time."""
+    if ON_GPU:
+        return
+    here = [item for item in items if "triton" in _backend_of(item)]
+    dropped = [item for item in here if item.originalname not in INTERPRETED]
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = [item for item in items if item not in set(dropped)]
+
+
+def _backend_of(item: pytest.Item) -> set[object]:
+    callspec = getattr(item, "callspec", None)
+    params = {} if callspec is None else callspec.params
+    return {params.get("backend"), params.get("name")}
 
 
 @pytest.fixture(params=BACKENDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -216,3 +216,36 @@ def assert_same(a: Seen, b: Seen) -> None:
     assert torch.equal(a.blocks, b.blocks)
     torch.testing.assert_close(a.sparse, b.sparse, atol=2e-6, rtol=1e-5)
     torch.testing.assert_close(a.dense, b.dense, atol=2e-6, rtol=1e-5)
+
+
+class OnGpu:
+    """A backend whose tensors live on a GPU, used from tests whose tensors do not."""
+
+    def __init__(self, backend: AttentionBackend) -> None:
+        self.backend = backend
+        self.name = backend.name
+
+    def write(self, cache, rows, k, v, index_k):
+        there = to_gpu(cache)
+        vectors = (None if x is None else x.cuda() for x in (k, v, index_k))
+        self.backend.write(there, to_gpu(rows), *vectors)
+        for field in ("k", "v", "index", "sanitised"):
+            if getattr(cache, field) is not None:
+                getattr(cache, field).copy_(getattr(there, field))
+
+    def select(self, cache, rows, index_q, rule):
+        chosen = self.backend.select(to_gpu(cache), to_gpu(rows), index_q.cuda(), rule)
+        return Selection(chosen.blocks.cpu())
+
+    def sparse(self, cache, rows, q, selection):
+        there = Selection(selection.blocks.cuda())
+        return self.backend.sparse(to_gpu(cache), to_gpu(rows), q.cuda(), there).cpu()
+
+    def dense(self, cache, rows, q, window=None):
+        return self.backend.dense(to_gpu(cache), to_gpu(rows), q.cuda(), window).cpu()
+
+
+def to_gpu(x):
+    """A copy of a dataclass with its tensors on the GPU."""
+    tensors = {f.name: getattr(x, f.name) for f in fields(x)}
+    return replace(x, **{n: t.cuda() for n, t in tensors.items() if isinstance(t, torch.Tensor)})

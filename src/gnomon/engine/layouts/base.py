@@ -13,6 +13,7 @@ import torch
 
 from gnomon.engine.errors import NonFiniteCacheInput
 from gnomon.engine.layouts.geometry import PageGeometry, Region
+from gnomon.engine.layouts.order import OPERAND, arrange, restore
 
 
 @dataclass(frozen=True)
@@ -114,17 +115,21 @@ class CacheLayout(ABC):
             encoded: leading dims [R].
         """
         for region, data in zip(self.geometry.regions, encoded.regions, strict=True):
-            self._tokens(pages, region)[page, offset] = data
+            placed = arrange(data) if self._is_arranged(region) else data
+            self._tokens(pages, region)[page, offset] = placed
 
     def load(self, pages: torch.Tensor) -> Encoded:
         """Bytes of every token of ``pages``, uint8 [n, page_bytes], as leading dims [n, tokens]."""
-        return Encoded(tuple(self._tokens(pages, region) for region in self.geometry.regions))
+        regions = []
+        for region in self.geometry.regions:
+            data = self._tokens(pages, region)
+            regions.append(restore(data) if self._is_arranged(region) else data)
+        return Encoded(tuple(regions))
 
     def to_row_major(self, pages: torch.Tensor) -> torch.Tensor:
         """Pages [n, page_bytes] with each region in plain [token, element] order.
 
-        The identity for the layouts of today; a layout that shuffles bytes for a kernel
-        overrides :meth:`store` and :meth:`load`, and this stays the way to read its pages.
+        The identity for row-major pages, and the way to read those in another order.
         """
         return torch.cat([data.flatten(1) for data in self.load(pages).regions], dim=1)
 
@@ -140,6 +145,9 @@ class CacheLayout(ABC):
         )
         self.store(pages, page, offset, Encoded(regions))
         return pages
+
+    def _is_arranged(self, region: Region) -> bool:
+        return region.name == "data" and self.geometry.order == OPERAND
 
     def _tokens(self, pages: torch.Tensor, region: Region) -> torch.Tensor:
         """View of a region of every page as uint8 [n, tokens, token_bytes]."""

@@ -15,6 +15,9 @@ from gnomon.engine.errors import LayoutError
 from gnomon.engine.options import CacheFormat
 
 Role = Literal["kv", "index"]
+Order = Literal["row_major", "operand"]
+
+_OPERAND_MULTIPLE = 32  # elements of one product's contraction
 
 MXFP4_GROUP = 32  # elements that share one e8m0 scale (OCP Microscaling Formats v1.0)
 NVFP4_GROUP = 16  # elements that share one e4m3 scale
@@ -30,7 +33,7 @@ ITEM_BYTES: dict[str, int] = {
 
 @dataclass(frozen=True)
 class Region:
-    """A contiguous, row-major part of a page; its first dim is the token.
+    """A contiguous part of a page, one row a token.
 
     Attributes:
         name: "data" or "scale".
@@ -62,6 +65,7 @@ class PageGeometry:
         tokens: positions a page.
         dim: elements a token.
         regions: data first, then scales if the format has any; they tile the page.
+        order: place of the data bytes inside a token's row, see :mod:`gnomon.engine.layouts.order`.
     """
 
     name: str
@@ -69,6 +73,7 @@ class PageGeometry:
     tokens: int
     dim: int
     regions: tuple[Region, ...]
+    order: Order = "row_major"
 
     @property
     def page_bytes(self) -> int:
@@ -163,6 +168,12 @@ _FORMATS: dict[CacheFormat, _Format] = {
 }
 
 
+def _order(spec: _Format, dim: int, role: Role) -> Order:
+    """4-bit index keys lie in the order of a product's operand, if the dim allows."""
+    packed = any(shape.dtype == "e2m1x2" for shape in spec.shapes(dim, role)[1])
+    return "operand" if packed and role == "index" and dim % _OPERAND_MULTIPLE == 0 else "row_major"
+
+
 def geometry(fmt: CacheFormat, tokens: int, dim: int, role: Role) -> PageGeometry:
     """The page of ``tokens`` x ``dim`` elements in ``fmt``.
 
@@ -189,4 +200,6 @@ def geometry(fmt: CacheFormat, tokens: int, dim: int, role: Role) -> PageGeometr
         nbytes = tokens * (shape.per_token or 1) * ITEM_BYTES[shape.dtype]
         regions.append(Region(shape.name, offset, nbytes, shape.dtype, elements))
         offset += nbytes
-    return PageGeometry(f"{fmt.value}{suffix}_{tokens}x{dim}", fmt, tokens, dim, tuple(regions))
+    order = _order(spec, dim, role)
+    name = f"{fmt.value}{suffix}_{tokens}x{dim}" + ("_operand" if order == "operand" else "")
+    return PageGeometry(name, fmt, tokens, dim, tuple(regions), order)

@@ -1,0 +1,592 @@
+// Score 4-bit index pages and keep the best of them, for decode and verify rows, on sm_90a.
+//
+// The work of a launch is the list of all history pages of all requests, cut into equal ranges, one
+// a CTA; a CTA walks its range as segments, one a request. Each of its warps takes every eighth page
+// of a segment, brings it in with bulk copies two to three half pages ahead, and multiplies it with
+// all the request's queries at once: a page is read once for all rows and heads. Keys are the A
+// operand of wgmma, in registers, straight from the page's operand order (layouts/order.py); each of
+// a warpgroup's four warps feeds its sixteen rows of the product from a page of its own, so warps
+// meet only to keep the best scores. The last CTA to finish a request merges its parts.
+//
+// Order and ties are those of docs/design/selection.md: scores descending, lower block on a tie.
+
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kTokens = 128;    // a page, and a scheduler block
+constexpr int kHalf = 64;       // tokens of one bulk copy
+constexpr int kCodeBytes = 64;  // of a token
+constexpr int kKept = 16;       // entries of a list of best pages
+constexpr int kRounds = 8;      // pages a warp scores between two merges into the lists
+constexpr int kWindow = kRounds * kWarps;
+constexpr int kMaxTiles = 512;
+
+struct Entry {
+  uint32_t score;  // order-preserving map of the fp32 score; 0: nothing
+  uint32_t block;
+};
+
+struct Params {
+  const uint8_t* q;             // e4m3 [rows, heads, 128]
+  const int64_t* positions;     // [rows]
+  const int64_t* request;       // [rows]
+  const int64_t* table;         // [requests, width]
+  const int* bounds;            // [tiles, 2]: first row, rows
+  const uint8_t* pages;         // [blocks, page bytes]
+  Entry* parts;                 // [ctas + tiles, N, kKept]
+  int* arrived;                 // [tiles], zero before and after a launch
+  int64_t* out;                 // [rows, heads, topk]
+  int width, tiles, heads, init, local, wanted, topk;
+};
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void barrier_init(uint32_t bar) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar));
+}
+
+__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(bar), "r"(parity)
+      : "memory");
+}
+
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes,
+                                          uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to), "l"(from), "r"(bytes), "r"(bar)
+      : "memory");
+}
+
+// Descriptor of the queries of one scale group as B, K-major without swizzle: core matrices of
+// 8 columns x 16 bytes; `across` bytes between the two along K, 128 between those along N.
+__device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t across) {
+  return static_cast<uint64_t>(address >> 4) | static_cast<uint64_t>(across >> 4) << 16 |
+         static_cast<uint64_t>(128 >> 4) << 32;
+}
+
+template <int N>
+__device__ __forceinline__ void product(float* d, const uint32_t* a, uint64_t b);
+
+template <>
+__device__ __forceinline__ void product<8>(float* d, const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 0, "
+      "1, 1;"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+template <>
+__device__ __forceinline__ void product<16>(float* d, const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7}, "
+      "{%8,%9,%10,%11}, %12, 0, 1, 1;"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+        "=f"(d[7])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+template <>
+__device__ __forceinline__ void product<32>(float* d, const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,"
+      "%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 0, 1, 1;"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+        "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
+        "=f"(d[14]), "=f"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+__device__ __forceinline__ uint32_t even_codes(uint32_t w) { return w & 0x9C9C9C9Cu; }
+
+__device__ __forceinline__ uint32_t odd_codes(uint32_t w) {
+  return ((w << 2) & 0x8C8C8C8Cu) | ((w >> 2) & 0x10101010u);
+}
+
+__device__ __forceinline__ uint32_t ordered(float score) {
+  const uint32_t bits = __float_as_uint(score + 0.0f);  // -0 counts as +0
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// Shapes that follow from the number of query columns N and the page format.
+template <int N, bool kNv>
+struct Shape {
+  static constexpr int kScaleBytes = kNv ? 8 : 4;  // of a token
+  static constexpr int kPageBytes = kTokens * (kCodeBytes + kScaleBytes);
+  static constexpr int kHalfBytes = kHalf * (kCodeBytes + kScaleBytes);
+  static constexpr int kStages = (N == 32 || kNv) ? 2 : 3;
+  // NVFP4 has two scales in the 32 elements of a product: its queries come twice, once with the
+  // other half of the elements zeroed.
+  static constexpr int kColumns = kNv ? 2 * N : N;
+};
+
+template <int N, bool kNv>
+struct Shared {
+  alignas(128) uint8_t ring[kWarps][Shape<N, kNv>::kStages][Shape<N, kNv>::kHalfBytes];
+  alignas(128) uint8_t queries[4 * 32 * Shape<N, kNv>::kColumns];
+  float scores[N < 16 ? 16 : N][kWindow];  // between windows, room for merging
+  Entry kept[N][kKept];
+  int stop[N];  // first block past each query's history; 0: selects nothing
+  int start[kMaxTiles + 1];  // first page of each tile in the list of all pages
+  int sums[kWarps];
+  int last_to_arrive;
+  alignas(8) uint64_t full[kWarps][Shape<N, kNv>::kStages];
+};
+
+// History pages of a tile: those of its longest row, less the forced first ones.
+__device__ int history(const Params& p, int tile) {
+  const int first = p.bounds[2 * tile], count = p.bounds[2 * tile + 1];
+  int most = 0;
+  for (int r = first; r < first + count; ++r) {
+    if (p.request[r] < 0) continue;
+    const int64_t at = p.positions[r];
+    if (at >= 0) most = max(most, static_cast<int>(at / kTokens) + 1 - p.local);
+  }
+  return max(0, most - p.init);
+}
+
+// Fill start[0..tiles] with the running sum of the tiles' history pages.
+template <typename S>
+__device__ void number_pages(const Params& p, S& s) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int before = 0;
+  if (threadIdx.x == 0) s.start[0] = 0;
+  for (int base = 0; base < p.tiles; base += kThreads) {
+    const int tile = base + threadIdx.x;
+    int sum = tile < p.tiles ? history(p, tile) : 0;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, sum, d);
+      if (lane >= d) sum += other;
+    }
+    if (lane == 31) s.sums[warp] = sum;
+    __syncthreads();
+    for (int w = 0; w < warp; ++w) sum += s.sums[w];
+    sum += before;
+    if (tile < p.tiles) s.start[tile + 1] = sum;
+    for (int w = 0; w < kWarps; ++w) before += s.sums[w];
+    __syncthreads();
+  }
+}
+
+// The best `wanted` of a warp's 32 * K entries, best first: lane i returns the i-th.
+template <int K>
+__device__ Entry best_of(Entry (&e)[K], int wanted, int lane) {
+  Entry mine = {0, 0};
+  for (int i = 0; i < wanted; ++i) {
+    uint32_t top = e[0].score;
+#pragma unroll
+    for (int k = 1; k < K; ++k) top = max(top, e[k].score);
+    top = __reduce_max_sync(~0u, top);
+    if (top == 0) break;
+    uint32_t block = ~0u;
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      if (e[k].score == top) block = min(block, e[k].block);
+    block = __reduce_min_sync(~0u, block);
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      if (e[k].score == top && e[k].block == block) e[k].score = 0;
+    if (lane == i) mine = {top, block};
+  }
+  return mine;
+}
+
+__device__ __forceinline__ Entry read_part(const Entry* at) {
+  const uint2 raw = __ldcg(reinterpret_cast<const uint2*>(at));
+  return {raw.x, raw.y};
+}
+
+// Write the list of query `query` of a tile: history from lanes 0 to wanted - 1, then forced blocks.
+__device__ void emit(const Params& p, int tile, int query, Entry mine, int lane) {
+  const int row = p.bounds[2 * tile] + query / p.heads;
+  const int64_t position = p.request[row] < 0 ? -1 : p.positions[row];
+  const int taken = __popc(__ballot_sync(~0u, mine.score != 0));
+  if (lane >= p.topk) return;
+  int64_t block = -1;
+  if (position >= 0) {
+    const int visible = static_cast<int>(position / kTokens) + 1;
+    const int local = min(visible, p.local), init = min(visible - local, p.init);
+    const int nth = lane - taken;
+    if (nth < 0) block = mine.block;
+    else if (nth < init) block = nth;
+    else if (nth < init + local) block = visible - local + nth - init;
+  }
+  p.out[(static_cast<int64_t>(row) * p.heads + query % p.heads) * p.topk + lane] = block;
+}
+
+// Merge the parts of one query that CTAs first_part to last_part left, and write its list.
+template <int N>
+__device__ void merge(const Params& p, int tile, int query, int first_part, int parts, Entry* spare,
+                      int lane) {
+  const Entry* lists = p.parts + (static_cast<int64_t>(first_part) * N + query) * kKept;
+  const int64_t stride = static_cast<int64_t>(N) * kKept;
+  Entry mine;
+  if (parts <= 8) {
+    Entry e[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int i = 32 * k + lane;
+      e[k] = i < parts * kKept ? read_part(lists + (i / kKept) * stride + i % kKept) : Entry{0, 0};
+    }
+    mine = best_of(e, p.wanted, lane);
+  } else {
+    // The wanted-th best head of all lists is a bound that no entry of the answer is below.
+    uint32_t heads[12];  // up to 384 lists
+    uint32_t bound = 0;
+#pragma unroll
+    for (int k = 0; k < 12; ++k) {
+      const int i = 32 * k + lane;
+      heads[k] = i < parts ? read_part(lists + i * stride).score : 0;
+    }
+    for (int i = 0; i < p.wanted; ++i) {
+      uint32_t top = heads[0];
+#pragma unroll
+      for (int k = 1; k < 12; ++k) top = max(top, heads[k]);
+      bound = __reduce_max_sync(~0u, top);
+      const unsigned owners = __ballot_sync(~0u, top == bound);
+      if (lane == __ffs(owners) - 1) {
+        bool gone = false;
+#pragma unroll
+        for (int k = 0; k < 12; ++k)
+          if (!gone && heads[k] == bound) heads[k] = 0, gone = true;
+      }
+    }
+    bound = max(bound, 1u);
+    int count = 0;  // of entries gathered in spare[0..63]
+    for (int i = lane; i < (parts * kKept + 31) / 32 * 32; i += 32) {
+      const Entry e = i < parts * kKept ? read_part(lists + (i / kKept) * stride + i % kKept)
+                                        : Entry{0, 0};
+      const unsigned good = __ballot_sync(~0u, e.score >= bound);
+      if (count + __popc(good) > kWindow) {
+        __syncwarp();
+        Entry held[2] = {lane < count ? spare[lane] : Entry{0, 0},
+                         lane + 32 < count ? spare[lane + 32] : Entry{0, 0}};
+        const Entry kept = best_of(held, kKept, lane);
+        __syncwarp();
+        if (lane < kKept) spare[lane] = kept;
+        count = kKept;
+      }
+      if (e.score >= bound) spare[count + __popc(good & ((1u << lane) - 1))] = e;
+      count += __popc(good);
+    }
+    __syncwarp();
+    Entry held[2] = {lane < count ? spare[lane] : Entry{0, 0},
+                     lane + 32 < count ? spare[lane + 32] : Entry{0, 0}};
+    mine = best_of(held, p.wanted, lane);
+    __syncwarp();
+  }
+  emit(p, tile, query, mine, lane);
+}
+
+// Put a tile's queries into shared memory as B operands, and note where each one's history ends.
+template <int N, bool kNv, typename S>
+__device__ void load_queries(const Params& p, S& s, int tile) {
+  constexpr int kColumns = Shape<N, kNv>::kColumns;
+  const int first = p.bounds[2 * tile], queries = p.bounds[2 * tile + 1] * p.heads;
+  const uint8_t* q = p.q + static_cast<int64_t>(first) * p.heads * 128;
+  for (int i = threadIdx.x; i < 32 * N; i += kThreads) {  // four elements each
+    const int n = i / 32, e = 4 * (i % 32);
+    const uint32_t word = n < queries ? *reinterpret_cast<const uint32_t*>(q + n * 128 + e) : 0;
+    for (int b = 0; b < 4; ++b) {
+      const uint8_t value = word >> (8 * b);
+      const int group = (e + b) / 32, k = (e + b) % 32 / 2, odd = (e + b) % 2;
+      for (int copy = 0; copy < kColumns / N; ++copy) {
+        const int column = n + copy * N;
+        const bool here = !kNv || (k >= 8) == (copy == 1);
+        s.queries[group * 32 * kColumns + odd * 16 * kColumns + column / 8 * 128 + column % 8 * 16 +
+                  k] = here ? value : 0;
+      }
+    }
+  }
+  for (int n = threadIdx.x; n < N; n += kThreads) {
+    int stop = 0;
+    if (n < queries) {
+      const int row = first + n / p.heads;
+      const int64_t at = p.request[row] < 0 ? -1 : p.positions[row];
+      if (at >= 0) stop = static_cast<int>(at / kTokens) + 1 - p.local;
+      for (int e = 0; e < 128; e += 4) {  // a NaN query has no scores to choose by
+        const uint32_t w = *reinterpret_cast<const uint32_t*>(q + n * 128 + e) & 0x7F7F7F7Fu;
+        for (int b = 0; b < 4; ++b)
+          if ((w >> (8 * b) & 0xFF) == 0x7F) stop = 0;
+      }
+    }
+    s.stop[n] = stop;
+  }
+  for (int i = threadIdx.x; i < N * kKept; i += kThreads) s.kept[i / kKept][i % kKept] = {0, 0};
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// The largest product of each query with the sixteen tokens of one tile of a half page.
+template <int N, bool kNv>
+__device__ __forceinline__ void score_tile(const uint8_t* half, int tile, uint64_t b, int lane,
+                                           float (&most)[N / 4]) {
+  constexpr int kColumns = Shape<N, kNv>::kColumns;
+  const uint4 low = *reinterpret_cast<const uint4*>(half + tile * 1024 + lane * 16);
+  const uint4 high = *reinterpret_cast<const uint4*>(half + tile * 1024 + 512 + lane * 16);
+  const uint32_t lows[4] = {low.x, low.y, low.z, low.w};
+  const uint32_t highs[4] = {high.x, high.y, high.z, high.w};
+  uint32_t a[4][4];
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    a[s][0] = even_codes(lows[s]);
+    a[s][1] = even_codes(highs[s]);
+    a[s][2] = odd_codes(lows[s]);
+    a[s][3] = odd_codes(highs[s]);
+  }
+  float sum[4][kColumns / 2];
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+  for (int s = 0; s < 4; ++s)
+    product<kColumns>(sum[s], a[s], b + static_cast<uint64_t>(s * 32 * kColumns >> 4));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+
+  // Scales of this lane's two tokens, while the products run. Common factors do not matter.
+  constexpr int kScales = kNv ? 8 : 4;
+  const uint8_t* scales = half + kHalf * kCodeBytes + (tile * 16 + lane / 4) * kScales;
+  float scale[2][kScales];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int w = 0; w < kScales / 4; ++w) {
+      const uint32_t bytes =
+          *reinterpret_cast<const uint32_t*>(scales + r * 8 * kScales + 4 * w);
+      if constexpr (kNv) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(
+              static_cast<__nv_fp8x2_storage_t>(bytes >> (16 * h)), __NV_E4M3);
+          const float2 both = __half22float2(__half2(pair));
+          scale[r][4 * w + 2 * h] = both.x;
+          scale[r][4 * w + 2 * h + 1] = both.y;
+        }
+      } else {
+        scale[r][0] = __uint_as_float(bytes << 23 & 0x7F800000u);
+        scale[r][1] = __uint_as_float(bytes << 15 & 0x7F800000u);
+        scale[r][2] = __uint_as_float(bytes << 7 & 0x7F800000u);
+        scale[r][3] = __uint_as_float(bytes >> 1 & 0x7F800000u);
+      }
+    }
+  }
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (int s = 0; s < 4; ++s)
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) asm volatile("" : "+f"(sum[s][i])::"memory");
+
+#pragma unroll
+  for (int block = 0; block < N / 8; ++block)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int i = 4 * block + 2 * r + c;
+        float score = 0.0f;
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+          if constexpr (kNv) {
+            score = fmaf(scale[r][2 * s], sum[s][i], score);
+            score = fmaf(scale[r][2 * s + 1], sum[s][N / 2 + i], score);
+          } else {
+            score = s == 0 ? scale[r][0] * sum[0][i] : fmaf(scale[r][s], sum[s][i], score);
+          }
+        }
+        most[2 * block + c] = fmaxf(most[2 * block + c], score);
+      }
+}
+
+template <int N, bool kNv>
+__global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
+  using S = Shared<N, kNv>;
+  constexpr int kStages = Shape<N, kNv>::kStages;
+  constexpr uint32_t kCodes = kHalf * kCodeBytes;
+  constexpr uint32_t kScales = kHalf * Shape<N, kNv>::kScaleBytes;
+  extern __shared__ __align__(128) uint8_t memory[];
+  S& s = *reinterpret_cast<S*>(memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+  if (threadIdx.x < kWarps * kStages) barrier_init(shared_address(&s.full[0][0] + threadIdx.x));
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  number_pages(p, s);
+  const int total = s.start[p.tiles];
+  const int per_cta = (total + gridDim.x - 1) / gridDim.x;
+  const int begin = min(total, static_cast<int>(blockIdx.x) * per_cta);
+  const int end = min(total, begin + per_cta);
+
+  // Tiles without history have no pages to be walked: their lists are the forced blocks.
+  for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x)
+    if (s.start[tile] == s.start[tile + 1])
+      for (int q = warp; q < p.bounds[2 * tile + 1] * p.heads; q += kWarps)
+        emit(p, tile, q, Entry{0, 0}, lane);
+  if (begin == end) return;
+
+  int tile = 0;
+  {
+    int above = p.tiles;  // the tile whose range holds `begin`
+    while (above - tile > 1) {
+      const int middle = (tile + above) / 2;
+      if (s.start[middle] <= begin) tile = middle; else above = middle;
+    }
+  }
+
+  // The feed runs kStages half pages ahead of the scoring, across segments.
+  int feed_tile = tile, feed_page = begin + warp, feed_half = 0, feed_ids_from = -1;
+  int64_t feed_ids = 0;
+  auto feed = [&](int stage) {
+    while (feed_page >= min(end, s.start[feed_tile + 1])) {
+      if (s.start[feed_tile + 1] >= end) return;
+      ++feed_tile;
+      feed_page = s.start[feed_tile] + warp;
+      feed_ids_from = -1;
+    }
+    if (feed_ids_from < 0 || feed_page >= feed_ids_from + 32 * kWarps) {
+      feed_ids_from = feed_page;
+      const int page = feed_page + lane * kWarps;
+      const int row = p.bounds[2 * feed_tile];
+      int64_t request = -1;  // padding may come first in a tile
+      for (int r = row; request < 0; ++r) request = p.request[r];
+      const int block = page - s.start[feed_tile] + p.init;
+      if (page < min(end, s.start[feed_tile + 1]))
+        feed_ids = p.table[request * p.width + block];
+    }
+    const int64_t id = __shfl_sync(~0u, feed_ids, (feed_page - feed_ids_from) / kWarps);
+    if (lane == 0) {
+      const uint8_t* page = p.pages + id * Shape<N, kNv>::kPageBytes;
+      const uint32_t bar = shared_address(&s.full[warp][stage]);
+      const uint32_t to = shared_address(s.ring[warp][stage]);
+      barrier_expect(bar, kCodes + kScales);
+      bulk_copy(to, page + feed_half * kCodes, kCodes, bar);
+      bulk_copy(to + kCodes, page + 2 * kCodes + feed_half * kScales, kScales, bar);
+    }
+    feed_half ^= 1;
+    if (feed_half == 0) feed_page += kWarps;
+  };
+  for (int stage = 0; stage < kStages; ++stage) feed(stage);
+
+  int stage = 0;
+  uint32_t parity = 0;
+  for (int first = begin; first < end; ++tile) {
+    const int stop = min(end, s.start[tile + 1]);
+    if (first >= stop) continue;
+    load_queries<N, kNv>(p, s, tile);
+    __syncthreads();
+    const int queries = p.bounds[2 * tile + 1] * p.heads;
+    const uint64_t b = descriptor(shared_address(s.queries), 16 * Shape<N, kNv>::kColumns);
+    for (int window = first; window < stop; window += kWindow) {
+      const int rounds = min(kRounds, (stop - window + kWarps - 1) / kWarps);
+      for (int round = 0; round < rounds; ++round) {
+        const int page = window + round * kWarps + warp;
+        const bool mine = page < stop;
+        float most[N / 4];
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) most[i] = __int_as_float(0xff800000);
+        for (int half = 0; half < 2; ++half) {
+          if (mine) barrier_wait(shared_address(&s.full[warp][stage]), parity);
+          const uint8_t* bytes = s.ring[warp][stage];
+#pragma unroll 1
+          for (int t = 0; t < kHalf / 16; ++t) score_tile<N, kNv>(bytes, t, b, lane, most);
+          if (mine) {
+            __syncwarp();
+            feed(stage);
+            if (++stage == kStages) stage = 0, parity ^= 1;
+          }
+        }
+#pragma unroll
+        for (int d = 4; d < 32; d *= 2)
+#pragma unroll
+          for (int i = 0; i < N / 4; ++i)
+            most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], d));
+        if (lane < 4) {
+#pragma unroll
+          for (int i = 0; i < N / 4; ++i)
+            s.scores[8 * (i / 2) + 2 * lane + i % 2][round * kWarps + warp] = most[i];
+        }
+      }
+      __syncthreads();
+      const bool finished = window + kWindow >= stop;
+      const int pages = min(kWindow, stop - window);
+      const int block = window - s.start[tile] + p.init;  // of the window's first page
+      for (int q = warp; q < queries; q += kWarps) {
+        Entry e[3];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int i = 32 * k + lane;
+          const bool counts = i < pages && block + i < s.stop[q];
+          e[k] = {counts ? ordered(s.scores[q][i]) : 0, static_cast<uint32_t>(block + i)};
+        }
+        e[2] = lane < kKept ? s.kept[q][lane] : Entry{0, 0};
+        const Entry best = best_of(e, p.wanted, lane);
+        if (lane < kKept) {
+          s.kept[q][lane] = best;
+          if (finished)
+            p.parts[(static_cast<int64_t>(blockIdx.x + tile) * N + q) * kKept + lane] = best;
+        }
+      }
+      if (finished) __threadfence();
+      __syncthreads();
+    }
+    // Whoever completes a tile merges it.
+    const int first_cta = s.start[tile] / per_cta;
+    const int parts = (s.start[tile + 1] - 1) / per_cta - first_cta + 1;
+    if (threadIdx.x == 0) {
+      const int before = atomicAdd(p.arrived + tile, 1);
+      s.last_to_arrive = before == parts - 1;
+      if (s.last_to_arrive) p.arrived[tile] = 0;
+      __threadfence();
+    }
+    __syncthreads();
+    if (s.last_to_arrive)
+      for (int q = warp; q < queries; q += kWarps)
+        merge<N>(p, tile, q, first_cta + tile, parts,
+                 reinterpret_cast<Entry*>(&s.scores[0][0]) + warp * kWindow,
+                 lane);
+    __syncthreads();
+    first = stop;
+  }
+}
+
+template <int N, bool kNv>
+int launch(const Params& p, int ctas, cudaStream_t stream) {
+  static bool ready = false;
+  const int bytes = sizeof(Shared<N, kNv>);
+  if (!ready) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        select_kernel<N, kNv>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    ready = true;
+  }
+  select_kernel<N, kNv><<<ctas, kThreads, bytes, stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+// Returns a cudaError_t, or -1 for a number of queries a tile that no kernel is built for.
+extern "C" int gnomon_select(const Params* p, int queries, int nvfp4, int ctas, void* stream) {
+  const cudaStream_t on = static_cast<cudaStream_t>(stream);
+  if (!nvfp4) {
+    if (queries <= 8) return launch<8, false>(*p, ctas, on);
+    if (queries <= 16) return launch<16, false>(*p, ctas, on);
+    if (queries <= 32) return launch<32, false>(*p, ctas, on);
+  } else {
+    if (queries <= 8) return launch<8, true>(*p, ctas, on);
+    if (queries <= 16) return launch<16, true>(*p, ctas, on);
+  }
+  return -1;
+}

@@ -1,0 +1,108 @@
+"""The Triton backend: the reference's operations as GPU kernels."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import triton
+
+from gnomon.engine.attention.cuda import build
+from gnomon.engine.attention.cuda import select as cuda_select
+from gnomon.engine.attention.cuda.select import Workspace
+from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
+from gnomon.engine.attention.triton.dense import dense
+from gnomon.engine.attention.triton.launch import Arithmetic
+from gnomon.engine.attention.triton.plan import Plans
+from gnomon.engine.attention.triton.select import select
+from gnomon.engine.attention.triton.sparse import sparse
+from gnomon.engine.attention.triton.write import write_field
+from gnomon.engine.cache.pools import LayerCache
+
+
+class TritonBackend:
+    """Implements :class:`gnomon.engine.attention.backend.AttentionBackend`; see there for shapes.
+
+    With ``TRITON_INTERPRET=1`` in the environment the same kernels run on a CPU, slowly.
+
+    Args:
+        kernels: "hopper" to use the CUDA C++ kernels of :mod:`gnomon.engine.attention.cuda` for
+            the steps they cover (they are compiled at first use), "triton" for Triton alone.
+        strict: refuse NaN and Inf on the way into the cache instead of storing the largest finite
+            code and counting; waits for the device on every write.
+    """
+
+    name = "triton"
+
+    def __init__(
+        self, *, kernels: Literal["hopper", "triton"] = "triton", strict: bool = False
+    ) -> None:
+        self.strict = strict
+        self._plans = Plans()
+        self._workspace: Workspace | None = None
+        interpreted = bool(triton.knobs.runtime.interpret)
+        processors = 1 if interpreted else torch.cuda.get_device_properties().multi_processor_count
+        self._arithmetic = Arithmetic(interpreted, processors)
+        if kernels == "hopper":
+            self._workspace = Workspace.on(torch.device("cuda", torch.cuda.current_device()))
+            build.load("select")  # now, not in the middle of a step
+
+    def write(
+        self,
+        cache: LayerCache,
+        rows: RowBatch,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        index_k: torch.Tensor | None,
+    ) -> None:
+        """Quantise and store every row that has a slot.
+
+        Raises:
+            NonFiniteCacheInput: ``strict`` and a value is NaN or Inf.
+            ValueError: an index key without an index page, or the reverse; or the rows count
+                blocks of another size than the pages.
+        """
+        if rows.block_size != cache.pages.k.tokens:
+            raise ValueError(
+                f"rows of blocks of {rows.block_size} tokens cannot be written to pages of "
+                f"{cache.pages.k.tokens} tokens"
+            )
+        if (index_k is None) != (cache.index is None):
+            has, given = cache.index is not None, index_k is not None
+            raise ValueError(f"index keys given: {given}, but the layer owns index pages: {has}")
+        fields = [(cache.k, cache.k_layout, k), (cache.v, cache.v_layout, v)]
+        if index_k is not None and cache.index is not None and cache.index_layout is not None:
+            fields.append((cache.index, cache.index_layout, index_k.unsqueeze(1)))
+        if self.strict:
+            for _, layout, x in fields:
+                layout.quantise(x[rows.slots >= 0], strict=True)
+        for pool, layout, x in fields:
+            write_field(pool, layout, x, rows, cache.sanitised)
+
+    def select(
+        self, cache: LayerCache, rows: RowBatch, index_q: torch.Tensor, rule: SelectionRule
+    ) -> Selection:
+        """Choose blocks; see :func:`gnomon.engine.attention.triton.select.select`."""
+        if self._workspace is not None and cache.index_layout is not None:
+            tiles = self._plans.tiles(rows, rows.num_rows)  # a request is one tile
+            geometry = cache.index_layout.geometry
+            if cuda_select.fits(geometry, index_q, tiles.widest, tiles.count, rule):
+                shape = (*index_q.shape[:2], rule.topk_blocks)
+                chosen = torch.full(shape, -1, dtype=torch.int64, device=index_q.device)
+                cuda_select.select(
+                    cache, rows, index_q, rule, tiles.bounds, tiles.widest, self._workspace, chosen
+                )
+                return Selection(chosen)
+        return select(cache, rows, index_q, rule, self._plans, self._arithmetic)
+
+    def sparse(
+        self, cache: LayerCache, rows: RowBatch, q: torch.Tensor, selection: Selection
+    ) -> torch.Tensor:
+        """See :func:`gnomon.engine.attention.triton.sparse.sparse`."""
+        return sparse(cache, rows, q, selection, self._arithmetic)
+
+    def dense(
+        self, cache: LayerCache, rows: RowBatch, q: torch.Tensor, window: int | None = None
+    ) -> torch.Tensor:
+        """See :func:`gnomon.engine.attention.triton.dense.dense`."""
+        return dense(cache, rows, q, window, self._plans, self._arithmetic)

@@ -1,0 +1,61 @@
+"""How the rows of a step are cut into tiles: read from the batch once, not once a layer."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+
+from gnomon.engine.attention.rows import RowBatch
+
+
+@dataclass(frozen=True)
+class RowTiles:
+    """Runs of consecutive rows that belong to one request.
+
+    Which rows share a request is structure: it holds for every replay of a captured step. Positions
+    and page tables are not; kernels read those on the device. A row that turned into padding since
+    is recognised there too.
+
+    Attributes:
+        bounds: int32 [T, 2], first row and number of rows.
+        count: T.
+        widest: most rows of a tile; 0 if there are none.
+    """
+
+    bounds: torch.Tensor
+    count: int
+    widest: int
+
+
+class Plans:
+    """Tiles of the batches that are alive, by batch and tile height."""
+
+    def __init__(self) -> None:
+        self._of_batch: dict[int, tuple[weakref.ref[RowBatch], dict[int, RowTiles]]] = {}
+
+    def tiles(self, rows: RowBatch, height: int) -> RowTiles:
+        """Tiles of at most ``height`` rows; the first call for a batch waits for the device."""
+        key = id(rows)
+        known = self._of_batch.get(key)
+        if known is None or known[0]() is not rows:
+            alive = weakref.ref(rows, lambda _: self._of_batch.pop(key, None))
+            known = self._of_batch[key] = (alive, {})
+        if height not in known[1]:
+            known[1][height] = cut(rows, height)
+        return known[1][height]
+
+
+def cut(rows: RowBatch, height: int) -> RowTiles:
+    """Cut the live rows of a batch into tiles of at most ``height`` rows of one request."""
+    bounds: list[tuple[int, int]] = []
+    first = 0
+    for request, run in groupby(rows.request_of_row.tolist()):
+        stop = first + len(list(run))
+        if request >= 0:
+            bounds += [(r, min(height, stop - r)) for r in range(first, stop, height)]
+        first = stop
+    table = torch.tensor(bounds, dtype=torch.int32).view(-1, 2).to(rows.positions.device)
+    return RowTiles(table, len(bounds), max((n for _, n in bounds), default=0))
