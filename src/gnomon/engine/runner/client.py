@@ -43,6 +43,8 @@ from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 
 _LONGEST_SOCKET_PATH = 100  # sun_path is 108 bytes
 _LAST_WORDS_S = 0.2  # how long the last message of an exited core may take to arrive
+_REASON_S = 5.0  # the same for a core that failed, which always says why, on a busy machine
+_POLL_S = 0.05
 
 _Arrival = TokenOutput | EngineError
 
@@ -251,7 +253,10 @@ class EngineClient:
 
     async def _watch(self) -> None:
         status = await self._process.wait()
-        await asyncio.sleep(_LAST_WORDS_S)
+        waited_s = 0.0
+        while self._death is None and waited_s < (_REASON_S if status > 0 else _LAST_WORDS_S):
+            await asyncio.sleep(_POLL_S)
+            waited_s += _POLL_S
         how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
         if self._facts is None:
             self._die(StartupFailed(f"the engine core {how} before it was ready; see its log"))
