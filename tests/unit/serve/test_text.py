@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
+import time
 
 import pytest
 import tokenizers
@@ -25,6 +28,26 @@ def test_any_text_comes_back_token_by_token(tokenizer: Tokenizer, text: str) -> 
     detokenizer = Detokenizer(tokenizer, frozenset())
     pieces = [detokenizer.feed(token_id) for token_id in tokenizer.encode_plain(text)]
     assert "".join(pieces) == text
+
+
+def test_a_long_prompt_leaves_the_other_threads_running(tokenizer: Tokenizer) -> None:
+    """`Tokenizer.encode` of the library holds the GIL for seconds: every stream would stand."""
+    beats: list[float] = []
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(0.005):
+            beats.append(time.perf_counter())
+
+    other = threading.Thread(target=beat)
+    other.start()
+    started = time.perf_counter()
+    tokenizer.encode("a few words " * 50_000)
+    took = time.perf_counter() - started
+    done.set()
+    other.join()
+    longest = max(b - a for a, b in itertools.pairwise([started, *beats]))
+    assert longest < 0.5 * took
 
 
 @settings(deadline=None)

@@ -64,11 +64,11 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text in which markers count."""
-        return list(self._marked.encode(text, add_special_tokens=False).ids)
+        return _ids(self._marked, text)
 
     def encode_plain(self, text: str) -> list[int]:
         """Ids of text in which markers are ordinary characters."""
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+        return _ids(self._plain, text)
 
     def id_of(self, marker: str) -> int | None:
         """Id of an added token; None if there is none of that spelling."""
@@ -93,6 +93,12 @@ class Tokenizer:
             else:
                 table[token_id] = added.get(token_id, token).encode()
         return table
+
+
+def _ids(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    # Not `encode`: it holds the GIL, so a prompt of a million tokens would stop every stream for
+    # seconds, in whatever thread it is encoded. The batch call releases it.
+    return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def _byte_alphabet() -> dict[str, int]:
