@@ -171,7 +171,7 @@ RESPONSES_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     ),
     "arguments that are not JSON": (
         {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{x"}]},
-        400, "messages[0].tool_calls[0].function.arguments", "not valid JSON",
+        400, "input[0].arguments", "not valid JSON",
     ),
     "max_output_tokens negative": ({"max_output_tokens": -1}, 400, "max_output_tokens", "greater"),
     "max_output_tokens huge": ({"max_output_tokens": 9999}, 400, "max_output_tokens", "4096"),
@@ -253,6 +253,16 @@ def test_a_body_that_is_no_request_is_a_400(nano: ServerProcess, path: str, body
     answer = post(f"{nano.base_url}/{path}", body)
     assert answer.status_code == 400
     assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [b'{"model": "\xff"}', b"[" * 100000, b"9" * 5000, b"{"])
+def test_a_body_that_cannot_be_read_as_json_has_one_code(nano: ServerProcess, body: bytes) -> None:
+    answer = httpx.post(
+        f"{nano.base_url}/chat/completions",
+        content=body,
+        headers={"content-type": "application/json"},
+    )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
 
 
 def test_a_body_of_another_content_type_is_a_400(nano: ServerProcess) -> None:

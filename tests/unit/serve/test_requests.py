@@ -103,6 +103,25 @@ def test_items_of_one_turn_become_one_message() -> None:
 
 
 @pytest.mark.parametrize(
+    ("item", "param"),
+    [
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{x"},
+         "input[0].arguments"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "[1]"},
+         "input[0].arguments"),
+        ({"type": "reasoning"}, "input"),
+    ],
+)  # fmt: skip
+def test_a_wrong_item_is_named_as_the_responses_api_spells_it(
+    item: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        messages_of(None, [item])
+    assert caught.value.param == param
+    assert "messages" not in caught.value.message
+
+
+@pytest.mark.parametrize(
     ("schema", "part"),
     [
         ({"type": "object", "properties": {"a": {"type": "dict"}}}, "properties.a"),

@@ -103,6 +103,9 @@ def _http_error(request: Request, error: HTTPException) -> ApiError:
     if error.status_code == 405:
         message = f"{request.url.path} does not take {request.method}."
         return ApiError(405, message, code="method_not_allowed", headers=error.headers)
+    if error.status_code == 400:  # FastAPI's word for a body its JSON reader gave up on
+        why = "it is not UTF-8, is nested too deeply, or has a number of too many digits"
+        return bad_request(f"The body cannot be read as JSON: {why}.", None, "invalid_json")
     return ApiError(error.status_code, str(error.detail))
 
 

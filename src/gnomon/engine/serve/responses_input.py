@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnomon.engine.serve.conversation import ROLES, text_content
+from gnomon.engine.serve.conversation import ROLES, call_arguments, text_content
 from gnomon.engine.serve.errors import bad_request, unsupported
 from gnomon.engine.serve.protocol.chat import Function as ChatFunction
 from gnomon.engine.serve.protocol.chat import FunctionCall, Message, Tool, ToolCall
@@ -50,6 +50,8 @@ def messages_of(
                 f"{where}.type", f"{where} has the type {kind!r}, which this server does not take."
             )
     turn.flush(found)
+    if not found:
+        raise bad_request("'input' has no message, call or output in it; send one.", "input")
     return found
 
 
@@ -126,7 +128,9 @@ def _call(item: Mapping[str, Any], where: str) -> ToolCall:
     arguments = item.get("arguments")
     if not isinstance(arguments, str | None):
         raise bad_request(f"{where}.arguments must be a string.", f"{where}.arguments")
-    call = FunctionCall(name=name, arguments=arguments)
+    # Parsed here, where the error can name the item; the conversation takes a mapping as it is.
+    parsed = call_arguments(arguments, f"{where}.arguments")
+    call = FunctionCall(name=name, arguments=parsed)
     return ToolCall(id=_string(item, "call_id", where), type="function", function=call)
 
 
