@@ -62,7 +62,7 @@ class EngineOptions(BaseModel):
 
     model: str
     dtype: ComputeDtype = ComputeDtype.AUTO
-    seed: int = 0
+    seed: int = Field(default=0, ge=-(2**63), le=2**63 - 1)
     max_model_len: int | None = Field(default=None, ge=1)
     max_num_seqs: int = Field(default=16, ge=1)
     max_num_batched_tokens: int = Field(default=2048, ge=1)

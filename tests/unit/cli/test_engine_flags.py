@@ -40,3 +40,10 @@ def test_what_is_not_given_is_left_to_the_options() -> None:
     options, problems = parse_options("nano", {"max_num_seqs": 3})
     assert problems == ()
     assert options == EngineOptions(model="nano", max_num_seqs=3)
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**30])
+def test_a_seed_that_no_message_can_carry_is_refused(seed: int) -> None:
+    options, problems = parse_options("nano", {"seed": seed})
+    assert options is None
+    assert "--seed" in str(problems)
