@@ -52,6 +52,13 @@ TABLE = [
     ("scope", "smok", "scope", "unknown value 'smok'", "Did you mean 'smoke'?"),
     ("replay.concurrency", 0, "replay.concurrency", "0 is not accepted", "greater than"),
     ("replay.traces.sesions", 2, "replay.traces.sesions", "unknown key", "'sessions'"),
+    ("replay.concurrency", "2", "replay.concurrency", "'2' is not accepted", "valid integer"),
+    ("replay.traces.turns", True, "replay.traces.turns", "True is not accepted", "valid integer"),
+    ("engine.flags.seed.value", True, "engine.flags.seed.value", "True is not", "valid integer"),
+    ("engine.flags.enable_prefix_caching.value", "yes",
+     "engine.flags.enable_prefix_caching.value", "'yes' is not accepted", "valid boolean"),
+    ("deadlines.ready_s", "9", "deadlines.ready_s", "'9' is not accepted", "valid number"),
+    ("evals.0.threads", 1.0, "evals[0].threads", "1.0 is not accepted", "valid integer"),
     ("evals.0.api", "chatt", "evals[0].api", "unknown value 'chatt'", "'chat'"),
     ("evals.1.api", "chat", "evals[1]", "is already evals[0]", "Remove one"),
     ("name", "Not A Name", "name", "not accepted", ""),
@@ -119,6 +126,7 @@ def test_a_duplicate_key_is_refused_and_names_both_lines(tmp_path: Path) -> None
         ("- a\n- b\n", "not a mapping"),
         ("", "not a mapping"),
         ("name: !!python/object:os.system x\n", "not readable as YAML"),
+        ("name: a\n\0", "'\\x00' is not allowed"),
     ],
 )
 def test_a_file_that_is_no_recipe_is_refused(text: str, words: str, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class BfclSpec(BaseModel):
             ``budget_exhausted``, cases not begun ``not_run``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     suite: Literal["bfcl_smoke"] = "bfcl_smoke"
     api: Api = "chat"

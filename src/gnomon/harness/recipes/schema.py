@@ -30,7 +30,7 @@ class Flag(BaseModel, Generic[Value]):
         why: what would go wrong, or be different, without it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     value: Value
     why: Sentence
@@ -95,7 +95,7 @@ class Deadlines(BaseModel):
         stop_s: from asking the server to end to killing what is left of it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     plan_s: float = Field(default=120.0, gt=0)
     ready_s: float = Field(default=180.0, gt=0)

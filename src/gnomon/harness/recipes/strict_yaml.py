@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 from gnomon.harness.errors import Problem
 
@@ -42,7 +43,12 @@ def read_yaml(text: str) -> tuple[Any, tuple[Problem, ...]]:
     Returns:
         The data (None where it cannot be parsed at all) and every problem found.
     """
-    loader = _StrictLoader(text)
+    try:
+        loader = _StrictLoader(text)
+    except ReaderError as error:
+        where = f"line {text.count(chr(10), 0, error.position) + 1}"
+        what = f"the character {text[error.position]!a} is not allowed"
+        return None, (Problem(where, f"not readable as YAML: {what}.", "Remove it."),)
     try:
         data = loader.get_single_data()
     except yaml.YAMLError as error:

@@ -25,7 +25,7 @@ class GeneratedTraces(BaseModel):
         max_output_tokens: answer length, at most.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     kind: Literal["generated"] = "generated"
     seed: int = Field(default=7, ge=0)
@@ -74,7 +74,7 @@ class ReplaySpec(BaseModel):
         random_seed: given to the client for everything it draws.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     traces: GeneratedTraces = GeneratedTraces()
     concurrency: int = Field(default=2, ge=1, le=4096)
