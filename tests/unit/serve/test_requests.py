@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from gnomon.engine.errors import CheckpointError
 from gnomon.engine.serve.conversation import template_kwargs, template_messages
@@ -209,3 +210,8 @@ def test_serve_options_hold_the_engine_s() -> None:
     assert engine.kv_cache_dtype == options.kv_cache_dtype
     assert options.model_names == ("a", "b")
     assert ServeOptions(model="m").model_names == ("m",)
+
+
+def test_a_served_name_without_letters_is_refused() -> None:
+    with pytest.raises(ValidationError, match="at least 1 character"):
+        ServeOptions(model="nano", served_model_name=("",))

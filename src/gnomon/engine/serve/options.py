@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, field_validator
 
 from gnomon.engine.options import EngineOptions
@@ -19,7 +21,7 @@ class ServeOptions(EngineOptions):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     api_key: str | None = Field(default=None, min_length=1)
-    served_model_name: tuple[str, ...] = ()
+    served_model_name: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     tool_call_parser: str = registry.DEFAULT
     reasoning_parser: str = registry.DEFAULT
 
