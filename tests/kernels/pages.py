@@ -45,7 +45,11 @@ class Index:
 def index_pages(
     fmt: CacheFormat, lengths: Sequence[int], heads: int = 1, *, distinct: int | None = None
 ) -> Index:
-    """Fill pages with random bytes; ``distinct``: only so many different pages, for ties."""
+    """Fill pages with random bytes.
+
+    ``distinct``: only so many different pages, for ties, and all scales 1, so that products with
+    small whole numbers are exact in any order and precision.
+    """
     count = [-(-n // BLOCK) for n in lengths]
     blocks = sum(count) + 3
     kv = geometry(CacheFormat.FP8, 1, 4, "kv")  # keys and values play no part
@@ -59,6 +63,7 @@ def index_pages(
         part = flat[:, scale.offset :]
         part.copy_(torch.randint(*SCALES[fmt], part.shape, device="cuda", dtype=torch.uint8))
     if distinct is not None:
+        flat[:, page.region("scale").offset :] = 127 if fmt is CacheFormat.MXFP4 else 0x38
         flat.copy_(flat[torch.randint(0, distinct, (blocks,), device="cuda")])
     table = torch.full((len(lengths), max(count) + 2), -1, dtype=torch.int64, device="cuda")
     for i, own in enumerate(torch.randperm(blocks, device="cuda")[: sum(count)].split(count)):

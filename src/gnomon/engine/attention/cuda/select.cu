@@ -15,18 +15,6 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-namespace {
-
-constexpr int kWarps = 8;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kTokens = 128;    // a page, and a scheduler block
-constexpr int kHalf = 64;       // tokens of one bulk copy
-constexpr int kCodeBytes = 64;  // of a token
-constexpr int kKept = 16;       // entries of a list of best pages
-constexpr int kRounds = 8;      // pages a warp scores between two merges into the lists
-constexpr int kWindow = kRounds * kWarps;
-constexpr int kMaxTiles = 512;
-
 struct Entry {
   uint32_t score;  // order-preserving map of the fp32 score; 0: nothing
   uint32_t block;
@@ -44,6 +32,19 @@ struct Params {
   int64_t* out;                 // [rows, heads, topk]
   int width, tiles, heads, init, local, wanted, topk;
 };
+
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kTokens = 128;    // a page, and a scheduler block
+constexpr int kHalf = 64;       // tokens of one bulk copy
+constexpr int kCodeBytes = 64;  // of a token
+constexpr int kKept = 16;       // entries of a list of best pages
+constexpr int kRounds = 8;      // pages a warp scores between two merges into the lists
+constexpr int kWindow = kRounds * kWarps;
+constexpr int kMaxTiles = 512;
+constexpr int kMaxParts = 288;  // CTAs of a launch: two on each of up to 144 multiprocessors
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -141,7 +142,7 @@ template <int N, bool kNv>
 struct Shared {
   alignas(128) uint8_t ring[kWarps][Shape<N, kNv>::kStages][Shape<N, kNv>::kHalfBytes];
   alignas(128) uint8_t queries[4 * 32 * Shape<N, kNv>::kColumns];
-  float scores[N < 16 ? 16 : N][kWindow];  // between windows, room for merging
+  float scores[N][kWindow];
   Entry kept[N][kKept];
   int stop[N];  // first block past each query's history; 0: selects nothing
   int start[kMaxTiles + 1];  // first page of each tile in the list of all pages
@@ -152,14 +153,14 @@ struct Shared {
 
 // History pages of a tile: those of its longest row, less the forced first ones.
 __device__ int history(const Params& p, int tile) {
-  const int first = p.bounds[2 * tile], count = p.bounds[2 * tile + 1];
-  int most = 0;
-  for (int r = first; r < first + count; ++r) {
-    if (p.request[r] < 0) continue;
-    const int64_t at = p.positions[r];
-    if (at >= 0) most = max(most, static_cast<int>(at / kTokens) + 1 - p.local);
+  const int2 bounds = reinterpret_cast<const int2*>(p.bounds)[tile];
+  int64_t last = -1;
+#pragma unroll 4
+  for (int r = bounds.x; r < bounds.x + bounds.y; ++r) {
+    const int64_t at = p.positions[r], request = p.request[r];  // both loads at once
+    if (request >= 0 && at > last) last = at;
   }
-  return max(0, most - p.init);
+  return last < 0 ? 0 : max(0, static_cast<int>(last / kTokens) + 1 - p.local - p.init);
 }
 
 // Fill start[0..tiles] with the running sum of the tiles' history pages.
@@ -231,10 +232,9 @@ __device__ void emit(const Params& p, int tile, int query, Entry mine, int lane)
   p.out[(static_cast<int64_t>(row) * p.heads + query % p.heads) * p.topk + lane] = block;
 }
 
-// Merge the parts of one query that CTAs first_part to last_part left, and write its list.
+// Merge the parts of one query that `parts` CTAs left, and write its list.
 template <int N>
-__device__ void merge(const Params& p, int tile, int query, int first_part, int parts, Entry* spare,
-                      int lane) {
+__device__ void merge(const Params& p, int tile, int query, int first_part, int parts, int lane) {
   const Entry* lists = p.parts + (static_cast<int64_t>(first_part) * N + query) * kKept;
   const int64_t stride = static_cast<int64_t>(N) * kKept;
   Entry mine;
@@ -247,50 +247,24 @@ __device__ void merge(const Params& p, int tile, int query, int first_part, int 
     }
     mine = best_of(e, p.wanted, lane);
   } else {
-    // The wanted-th best head of all lists is a bound that no entry of the answer is below.
-    uint32_t heads[12];  // up to 384 lists
-    uint32_t bound = 0;
+    // Lists hold disjoint, ascending ranges of blocks, so that the best `wanted` lists by their
+    // heads (the earlier one on a tie) hold the whole answer.
+    Entry heads[kMaxParts / 32];
 #pragma unroll
-    for (int k = 0; k < 12; ++k) {
+    for (int k = 0; k < kMaxParts / 32; ++k) {
       const int i = 32 * k + lane;
-      heads[k] = i < parts ? read_part(lists + i * stride).score : 0;
+      heads[k] = {i < parts ? read_part(lists + i * stride).score : 0, static_cast<uint32_t>(i)};
     }
-    for (int i = 0; i < p.wanted; ++i) {
-      uint32_t top = heads[0];
+    const Entry list = best_of(heads, p.wanted, lane);
+    Entry e[kKept / 2];
 #pragma unroll
-      for (int k = 1; k < 12; ++k) top = max(top, heads[k]);
-      bound = __reduce_max_sync(~0u, top);
-      const unsigned owners = __ballot_sync(~0u, top == bound);
-      if (lane == __ffs(owners) - 1) {
-        bool gone = false;
-#pragma unroll
-        for (int k = 0; k < 12; ++k)
-          if (!gone && heads[k] == bound) heads[k] = 0, gone = true;
-      }
+    for (int k = 0; k < kKept / 2; ++k) {
+      const int from = 2 * k + lane / kKept;
+      const uint32_t some = __shfl_sync(~0u, list.score, from);
+      const uint32_t index = __shfl_sync(~0u, list.block, from);
+      e[k] = some != 0 ? read_part(lists + index * stride + lane % kKept) : Entry{0, 0};
     }
-    bound = max(bound, 1u);
-    int count = 0;  // of entries gathered in spare[0..63]
-    for (int i = lane; i < (parts * kKept + 31) / 32 * 32; i += 32) {
-      const Entry e = i < parts * kKept ? read_part(lists + (i / kKept) * stride + i % kKept)
-                                        : Entry{0, 0};
-      const unsigned good = __ballot_sync(~0u, e.score >= bound);
-      if (count + __popc(good) > kWindow) {
-        __syncwarp();
-        Entry held[2] = {lane < count ? spare[lane] : Entry{0, 0},
-                         lane + 32 < count ? spare[lane + 32] : Entry{0, 0}};
-        const Entry kept = best_of(held, kKept, lane);
-        __syncwarp();
-        if (lane < kKept) spare[lane] = kept;
-        count = kKept;
-      }
-      if (e.score >= bound) spare[count + __popc(good & ((1u << lane) - 1))] = e;
-      count += __popc(good);
-    }
-    __syncwarp();
-    Entry held[2] = {lane < count ? spare[lane] : Entry{0, 0},
-                     lane + 32 < count ? spare[lane + 32] : Entry{0, 0}};
-    mine = best_of(held, p.wanted, lane);
-    __syncwarp();
+    mine = best_of(e, p.wanted, lane);
   }
   emit(p, tile, query, mine, lane);
 }
@@ -299,14 +273,23 @@ __device__ void merge(const Params& p, int tile, int query, int first_part, int 
 template <int N, bool kNv, typename S>
 __device__ void load_queries(const Params& p, S& s, int tile) {
   constexpr int kColumns = Shape<N, kNv>::kColumns;
-  const int first = p.bounds[2 * tile], queries = p.bounds[2 * tile + 1] * p.heads;
-  const uint8_t* q = p.q + static_cast<int64_t>(first) * p.heads * 128;
-  for (int i = threadIdx.x; i < 32 * N; i += kThreads) {  // four elements each
-    const int n = i / 32, e = 4 * (i % 32);
-    const uint32_t word = n < queries ? *reinterpret_cast<const uint32_t*>(q + n * 128 + e) : 0;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int2 bounds = reinterpret_cast<const int2*>(p.bounds)[tile];
+  const int queries = bounds.y * p.heads;
+  const uint32_t* q =
+      reinterpret_cast<const uint32_t*>(p.q) + static_cast<int64_t>(bounds.x) * p.heads * 32;
+#pragma unroll
+  for (int n = warp; n < N; n += kWarps) {  // a warp a query, four elements a lane
+    const uint32_t word = n < queries ? q[n * 32 + lane] : 0;
+    const int row = bounds.x + (n < queries ? n / p.heads : 0);
+    const int64_t at = p.positions[row], request = p.request[row];
+    bool nan = false;
+#pragma unroll
     for (int b = 0; b < 4; ++b) {
       const uint8_t value = word >> (8 * b);
-      const int group = (e + b) / 32, k = (e + b) % 32 / 2, odd = (e + b) % 2;
+      nan |= (value & 0x7F) == 0x7F;
+      const int e = 4 * lane + b, group = e / 32, k = e % 32 / 2, odd = e % 2;
+#pragma unroll
       for (int copy = 0; copy < kColumns / N; ++copy) {
         const int column = n + copy * N;
         const bool here = !kNv || (k >= 8) == (copy == 1);
@@ -314,101 +297,104 @@ __device__ void load_queries(const Params& p, S& s, int tile) {
                   k] = here ? value : 0;
       }
     }
+    // A NaN query has no scores to choose by.
+    const bool selects = n < queries && at >= 0 && request >= 0 && !__any_sync(~0u, nan);
+    if (lane == 0) s.stop[n] = selects ? static_cast<int>(at / kTokens) + 1 - p.local : 0;
+    if (lane < kKept) s.kept[n][lane] = {0, 0};
   }
-  for (int n = threadIdx.x; n < N; n += kThreads) {
-    int stop = 0;
-    if (n < queries) {
-      const int row = first + n / p.heads;
-      const int64_t at = p.request[row] < 0 ? -1 : p.positions[row];
-      if (at >= 0) stop = static_cast<int>(at / kTokens) + 1 - p.local;
-      for (int e = 0; e < 128; e += 4) {  // a NaN query has no scores to choose by
-        const uint32_t w = *reinterpret_cast<const uint32_t*>(q + n * 128 + e) & 0x7F7F7F7Fu;
-        for (int b = 0; b < 4; ++b)
-          if ((w >> (8 * b) & 0xFF) == 0x7F) stop = 0;
-      }
-    }
-    s.stop[n] = stop;
-  }
-  for (int i = threadIdx.x; i < N * kKept; i += kThreads) s.kept[i / kKept][i % kKept] = {0, 0};
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// The largest product of each query with the sixteen tokens of one tile of a half page.
-template <int N, bool kNv>
-__device__ __forceinline__ void score_tile(const uint8_t* half, int tile, uint64_t b, int lane,
-                                           float (&most)[N / 4]) {
-  constexpr int kColumns = Shape<N, kNv>::kColumns;
-  const uint4 low = *reinterpret_cast<const uint4*>(half + tile * 1024 + lane * 16);
-  const uint4 high = *reinterpret_cast<const uint4*>(half + tile * 1024 + 512 + lane * 16);
-  const uint32_t lows[4] = {low.x, low.y, low.z, low.w};
-  const uint32_t highs[4] = {high.x, high.y, high.z, high.w};
-  uint32_t a[4][4];
-#pragma unroll
-  for (int s = 0; s < 4; ++s) {
-    a[s][0] = even_codes(lows[s]);
-    a[s][1] = even_codes(highs[s]);
-    a[s][2] = odd_codes(lows[s]);
-    a[s][3] = odd_codes(highs[s]);
-  }
-  float sum[4][kColumns / 2];
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-  for (int s = 0; s < 4; ++s)
-    product<kColumns>(sum[s], a[s], b + static_cast<uint64_t>(s * 32 * kColumns >> 4));
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+// What a lane needs of one tile of sixteen tokens: its share of the codes, and its tokens' scales.
+template <bool kNv>
+struct Tile {
+  static constexpr int kWords = kNv ? 2 : 1;
+  uint4 low, high;
+  uint32_t scales[2][kWords];
 
-  // Scales of this lane's two tokens, while the products run. Common factors do not matter.
-  constexpr int kScales = kNv ? 8 : 4;
-  const uint8_t* scales = half + kHalf * kCodeBytes + (tile * 16 + lane / 4) * kScales;
-  float scale[2][kScales];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-#pragma unroll
-    for (int w = 0; w < kScales / 4; ++w) {
-      const uint32_t bytes =
-          *reinterpret_cast<const uint32_t*>(scales + r * 8 * kScales + 4 * w);
-      if constexpr (kNv) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(
-              static_cast<__nv_fp8x2_storage_t>(bytes >> (16 * h)), __NV_E4M3);
-          const float2 both = __half22float2(__half2(pair));
-          scale[r][4 * w + 2 * h] = both.x;
-          scale[r][4 * w + 2 * h + 1] = both.y;
-        }
-      } else {
-        scale[r][0] = __uint_as_float(bytes << 23 & 0x7F800000u);
-        scale[r][1] = __uint_as_float(bytes << 15 & 0x7F800000u);
-        scale[r][2] = __uint_as_float(bytes << 7 & 0x7F800000u);
-        scale[r][3] = __uint_as_float(bytes >> 1 & 0x7F800000u);
-      }
-    }
-  }
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-  for (int s = 0; s < 4; ++s)
-#pragma unroll
-    for (int i = 0; i < kColumns / 2; ++i) asm volatile("" : "+f"(sum[s][i])::"memory");
-
-#pragma unroll
-  for (int block = 0; block < N / 8; ++block)
+  __device__ __forceinline__ void load(const uint8_t* half, int tile, int lane) {
+    low = *reinterpret_cast<const uint4*>(half + tile * 1024 + lane * 16);
+    high = *reinterpret_cast<const uint4*>(half + tile * 1024 + 512 + lane * 16);
+    const uint8_t* at = half + kHalf * kCodeBytes + (tile * 16 + lane / 4) * 4 * kWords;
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const int i = 4 * block + 2 * r + c;
-        float score = 0.0f;
+      for (int w = 0; w < kWords; ++w)
+        scales[r][w] = *reinterpret_cast<const uint32_t*>(at + r * 32 * kWords + 4 * w);
+  }
+
+  // Scale values of row r; a factor common to all does not matter.
+  __device__ __forceinline__ void scale(int r, float* to) const {
+    if constexpr (kNv) {
 #pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          if constexpr (kNv) {
-            score = fmaf(scale[r][2 * s], sum[s][i], score);
-            score = fmaf(scale[r][2 * s + 1], sum[s][N / 2 + i], score);
-          } else {
-            score = s == 0 ? scale[r][0] * sum[0][i] : fmaf(scale[r][s], sum[s][i], score);
-          }
-        }
-        most[2 * block + c] = fmaxf(most[2 * block + c], score);
+      for (int h = 0; h < 4; ++h) {
+        const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(
+            static_cast<__nv_fp8x2_storage_t>(scales[r][h / 2] >> (16 * (h % 2))), __NV_E4M3);
+        const float2 both = __half22float2(__half2(pair));
+        to[2 * h] = both.x;
+        to[2 * h + 1] = both.y;
       }
+    } else {
+      to[0] = __uint_as_float(scales[r][0] << 23 & 0x7F800000u);
+      to[1] = __uint_as_float(scales[r][0] << 15 & 0x7F800000u);
+      to[2] = __uint_as_float(scales[r][0] << 7 & 0x7F800000u);
+      to[3] = __uint_as_float(scales[r][0] >> 1 & 0x7F800000u);
+    }
+  }
+};
+
+// Raise `most` to the largest product of each query with the tokens of half a page.
+template <int N, bool kNv>
+__device__ __forceinline__ void score_half(const uint8_t* half, uint64_t b, int lane,
+                                           float (&most)[N / 4]) {
+  constexpr int kColumns = Shape<N, kNv>::kColumns;
+  Tile<kNv> next;
+  next.load(half, 0, lane);
+#pragma unroll
+  for (int t = 0; t < kHalf / 16; ++t) {
+    const Tile<kNv> tile = next;
+    const uint32_t lows[4] = {tile.low.x, tile.low.y, tile.low.z, tile.low.w};
+    const uint32_t highs[4] = {tile.high.x, tile.high.y, tile.high.z, tile.high.w};
+    uint32_t a[4][4];
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      a[s][0] = even_codes(lows[s]);
+      a[s][1] = even_codes(highs[s]);
+      a[s][2] = odd_codes(lows[s]);
+      a[s][3] = odd_codes(highs[s]);
+    }
+    float sum[4][kColumns / 2];
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+      product<kColumns>(sum[s], a[s], b + static_cast<uint64_t>(s * 32 * kColumns >> 4));
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    if (t + 1 < kHalf / 16) next.load(half, t + 1, lane);  // while the products run
+    float scale[2][kNv ? 8 : 4];
+    tile.scale(0, scale[0]);
+    tile.scale(1, scale[1]);
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) asm volatile("" : "+f"(sum[s][i])::"memory");
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {  // row i / 2 % 2 of the lane's two, column 8 (i / 4) + i % 2
+      const int r = i / 2 % 2;
+      float score = scale[r][0] * sum[0][i];
+#pragma unroll
+      for (int s = 0; s < 4; ++s) {
+        if constexpr (kNv) {
+          if (s > 0) score = fmaf(scale[r][2 * s], sum[s][i], score);
+          score = fmaf(scale[r][2 * s + 1], sum[s][N / 2 + i], score);
+        } else if (s > 0) {
+          score = fmaf(scale[r][s], sum[s][i], score);
+        }
+      }
+      float& best = most[2 * (i / 4) + i % 2];
+      best = fmaxf(best, score);
+    }
+  }
 }
 
 template <int N, bool kNv>
@@ -498,9 +484,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
         for (int i = 0; i < N / 4; ++i) most[i] = __int_as_float(0xff800000);
         for (int half = 0; half < 2; ++half) {
           if (mine) barrier_wait(shared_address(&s.full[warp][stage]), parity);
-          const uint8_t* bytes = s.ring[warp][stage];
-#pragma unroll 1
-          for (int t = 0; t < kHalf / 16; ++t) score_tile<N, kNv>(bytes, t, b, lane, most);
+          score_half<N, kNv>(s.ring[warp][stage], b, lane, most);
           if (mine) {
             __syncwarp();
             feed(stage);
@@ -531,7 +515,10 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
           e[k] = {counts ? ordered(s.scores[q][i]) : 0, static_cast<uint32_t>(block + i)};
         }
         e[2] = lane < kKept ? s.kept[q][lane] : Entry{0, 0};
-        const Entry best = best_of(e, p.wanted, lane);
+        // Past the first windows, most bring nothing that beats the list.
+        const uint32_t least = __shfl_sync(~0u, e[2].score, p.wanted - 1);
+        Entry best = e[2];
+        if (__any_sync(~0u, max(e[0].score, e[1].score) > least)) best = best_of(e, p.wanted, lane);
         if (lane < kKept) {
           s.kept[q][lane] = best;
           if (finished)
@@ -553,9 +540,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
     __syncthreads();
     if (s.last_to_arrive)
       for (int q = warp; q < queries; q += kWarps)
-        merge<N>(p, tile, q, first_cta + tile, parts,
-                 reinterpret_cast<Entry*>(&s.scores[0][0]) + warp * kWindow,
-                 lane);
+        merge<N>(p, tile, q, first_cta + tile, parts, lane);
     __syncthreads();
     first = stop;
   }

@@ -54,7 +54,7 @@ class Workspace:
         """A workspace for ``device``."""
         processors = torch.cuda.get_device_properties(device).multi_processor_count
         arrived = torch.zeros(_MAX_TILES, dtype=torch.int32, device=device)
-        return Workspace(arrived, 2 * processors)
+        return Workspace(arrived, 2 * min(processors, 144))
 
 
 def fits(

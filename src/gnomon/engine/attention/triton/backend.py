@@ -13,7 +13,7 @@ from gnomon.engine.attention.cuda.select import Workspace
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
 from gnomon.engine.attention.triton.dense import dense
 from gnomon.engine.attention.triton.launch import Arithmetic
-from gnomon.engine.attention.triton.plan import Plans
+from gnomon.engine.attention.triton.plan import Plans, unselected
 from gnomon.engine.attention.triton.select import select
 from gnomon.engine.attention.triton.sparse import sparse
 from gnomon.engine.attention.triton.write import write_field
@@ -87,8 +87,8 @@ class TritonBackend:
             tiles = self._plans.tiles(rows, rows.num_rows)  # a request is one tile
             geometry = cache.index_layout.geometry
             if cuda_select.fits(geometry, index_q, tiles.widest, tiles.count, rule):
-                shape = (*index_q.shape[:2], rule.topk_blocks)
-                chosen = torch.full(shape, -1, dtype=torch.int64, device=index_q.device)
+                shape = (rows.num_rows, index_q.shape[1], rule.topk_blocks)
+                chosen = unselected(tiles, shape, index_q.device)
                 cuda_select.select(
                     cache, rows, index_q, rule, tiles.bounds, tiles.widest, self._workspace, chosen
                 )

@@ -23,11 +23,13 @@ class RowTiles:
         bounds: int32 [T, 2], first row and number of rows.
         count: T.
         widest: most rows of a tile; 0 if there are none.
+        rows: rows in tiles; the others are padding.
     """
 
     bounds: torch.Tensor
     count: int
     widest: int
+    rows: int
 
 
 class Plans:
@@ -58,4 +60,12 @@ def cut(rows: RowBatch, height: int) -> RowTiles:
             bounds += [(r, min(height, stop - r)) for r in range(first, stop, height)]
         first = stop
     table = torch.tensor(bounds, dtype=torch.int32).view(-1, 2).to(rows.positions.device)
-    return RowTiles(table, len(bounds), max((n for _, n in bounds), default=0))
+    counts = [n for _, n in bounds]
+    return RowTiles(table, len(bounds), max(counts, default=0), sum(counts))
+
+
+def unselected(tiles: RowTiles, shape: tuple[int, int, int], device: torch.device) -> torch.Tensor:
+    """Where a selection of ``shape`` goes, int64: -1 in rows of no tile, the others unwritten."""
+    if tiles.rows == shape[0]:
+        return torch.empty(shape, dtype=torch.int64, device=device)
+    return torch.full(shape, -1, dtype=torch.int64, device=device)

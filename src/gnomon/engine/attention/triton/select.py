@@ -15,7 +15,7 @@ import triton.language as tl
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
 from gnomon.engine.attention.triton.codec import element, load_parts, page_code
 from gnomon.engine.attention.triton.launch import Arithmetic, power_of_2
-from gnomon.engine.attention.triton.plan import Plans
+from gnomon.engine.attention.triton.plan import Plans, unselected
 from gnomon.engine.cache.pools import LayerCache
 
 #: (row, head) pairs a scoring program aims to hold: one tensor-core tile of decode or verify
@@ -171,11 +171,9 @@ def select(
             f"{rule}: local_blocks must be at least 1, and forced blocks must fit in topk_blocks"
         )
     heads, dim = index_q.shape[1:]
-    chosen = torch.full(
-        (rows.num_rows, heads, rule.topk_blocks), -1, dtype=torch.int64, device=index_q.device
-    )
     # Few rows a request: one small tile each. Many: taller tiles, fewer reads of a page.
     tiles = plans.tiles(rows, max(1, _MANY_QUERIES // heads))
+    chosen = unselected(tiles, (rows.num_rows, heads, rule.topk_blocks), index_q.device)
     if tiles.count == 0:
         return Selection(chosen)
     queries = max(_FEW_QUERIES, power_of_2(tiles.widest * heads))
