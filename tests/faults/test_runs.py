@@ -142,7 +142,7 @@ def test_ctrl_c_in_the_middle_of_the_replay_stops_the_client_too(
 ) -> None:
     run = start_run(write_recipe(), plan="real", server=["--itl-ms", "400"])
     run.wait_for_stage("replay")
-    while len(descendants(run)) < 2:
+    while len(descendants(run)) < 4:  # the server, the client and their guardians
         time.sleep(0.1)
     children = descendants(run)
     os.kill(run.process.pid, signal.SIGINT)
@@ -151,6 +151,25 @@ def test_ctrl_c_in_the_middle_of_the_replay_stops_the_client_too(
     assert run.manifest.state is RunState.INTERRUPTED
     assert run.manifest.failed_stage == "replay"
     assert run.nothing_is_left(children)
+
+
+@pytest.mark.clients
+def test_a_run_that_is_killed_leaves_neither_server_nor_client(
+    write_recipe: Callable[..., Path], start_run: Callable[..., Any]
+) -> None:
+    """SIGKILL leaves the run no word to say; its guardians tidy up."""
+    run = start_run(write_recipe(), plan="real", server=["--itl-ms", "400"])
+    run.wait_for_stage("replay")
+    while len(descendants(run)) < 4:  # the server, the client and their two guardians
+        time.sleep(0.1)
+    children = descendants(run)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.finish()
+    end = time.monotonic() + 30
+    while not run.nothing_is_left(children) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert run.nothing_is_left(children)
+    assert run.manifest.state is RunState.RUNNING
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(

@@ -28,7 +28,14 @@ def register(app: typer.Typer) -> None:
 
         try:
             folder = write_checkpoint(preset, seed, directory)
-        except (CheckpointError, OSError) as error:
+        except CheckpointError as error:
             typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(2) from error
+            raise typer.Exit(2) from None
+        except OSError as error:
+            reason = error.strerror or error
+            typer.echo(
+                f"error: {directory} cannot be written: {reason}. Choose another directory.",
+                err=True,
+            )
+            raise typer.Exit(2) from None
         typer.echo(f"wrote preset {preset}, seed {seed}, to {folder}")

@@ -178,6 +178,32 @@ def test_an_index_may_not_leave_the_directory(folder: Path, tensors: Tensors) ->
         load(folder)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda m: m.pop("language_model.model.norm.weight"), r"index: absent, files: model-0000"),
+        (lambda m: m.update(ghost="model-00001-of-00003.safetensors"), r"ghost .*files: absent"),
+        (
+            lambda m: m.update(
+                {"language_model.model.norm.weight": "model-00001-of-00003.safetensors"}
+            ),
+            r"norm.weight \(index: model-00001\S+, files: model-0000[23]",
+        ),
+    ],
+    ids=["left-out", "nowhere", "elsewhere"],
+)
+def test_an_index_that_contradicts_its_files(
+    folder: Path, tensors: Tensors, change: Callable[[dict[str, str]], object], told: str
+) -> None:
+    save(folder, tensors, shards=3)
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    change(index["weight_map"])
+    path.write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=told):
+        load(folder)
+
+
 def test_an_index_without_a_map(folder: Path, tensors: Tensors) -> None:
     save(folder, tensors)
     (folder / "model.safetensors.index.json").write_text("{}")

@@ -14,7 +14,13 @@ import torch
 from gnomon.engine.errors import CheckpointError
 from gnomon.engine.models.config import ModelConfig, read_json_object
 from gnomon.engine.models.minimax_m3 import MiniMaxM3
-from gnomon.engine.models.shards import INDEX, TensorHeader, read_headers, read_tensors, shard_files
+from gnomon.engine.models.shards import (
+    INDEX,
+    TensorHeader,
+    checkpoint_headers,
+    read_tensors,
+    shard_files,
+)
 from gnomon.engine.models.tensor_names import Index, is_text_tensor, parts_of_name, plain_name
 from gnomon.engine.models.tensors import Shape, tensor_shapes
 from gnomon.engine.models.weights import empty_weights, released_targets
@@ -136,7 +142,7 @@ def load_model(
         CheckpointError: naming every missing, unexpected, misshapen or unreadable tensor.
     """
     where = torch.device(device)
-    headers = read_headers(shard_files(Path(path)))
+    headers = checkpoint_headers(Path(path))
     parts = _locate(headers, config)
     weights = empty_weights(config, compute_dtype(options, where), where)
     targets = released_targets(config, weights)

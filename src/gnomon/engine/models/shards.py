@@ -31,17 +31,15 @@ def shard_files(folder: Path) -> tuple[Path, ...]:
     Raises:
         CheckpointError: there is none, or the index is unreadable or names a missing file.
     """
-    if not (folder / INDEX).is_file():
+    weight_map = _weight_map(folder)
+    if weight_map is None:
         files = tuple(sorted(folder.glob("*.safetensors")))
         if not files:
             raise CheckpointError(
                 f"{folder} has no *.safetensors file; this engine loads safetensors only"
             )
         return files
-    weight_map = read_json_object(folder, INDEX, required=True).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{folder / INDEX} has no weight_map; it is not a shard index")
-    names = sorted({str(name) for name in weight_map.values()})
+    names = sorted(set(weight_map.values()))
     outside = [name for name in names if Path(name).name != name]
     if outside:
         raise CheckpointError(f"{folder / INDEX} names files outside its directory: {outside}")
@@ -52,6 +50,43 @@ def shard_files(folder: Path) -> tuple[Path, ...]:
             f"{', '.join(missing[:5])}; the download is incomplete"
         )
     return tuple(folder / name for name in names)
+
+
+def _weight_map(folder: Path) -> dict[str, str] | None:
+    """Tensor name to file name as the index has it; None without an index."""
+    if not (folder / INDEX).is_file():
+        return None
+    weight_map = read_json_object(folder, INDEX, required=True).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{folder / INDEX} has no weight_map; it is not a shard index")
+    return {name: str(file) for name, file in weight_map.items()}
+
+
+def checkpoint_headers(folder: Path) -> dict[str, TensorHeader]:
+    """Every tensor of a checkpoint by its name on disk, held to the index if there is one.
+
+    Raises:
+        CheckpointError: see :func:`shard_files` and :func:`read_headers`; or the index and the
+            files disagree about which tensor is where.
+    """
+    headers = read_headers(shard_files(folder))
+    weight_map = _weight_map(folder)
+    if weight_map is None:
+        return headers
+    found = {name: header.file.name for name, header in headers.items()}
+    wrong = sorted(
+        name for name in weight_map.keys() | found if weight_map.get(name) != found.get(name)
+    )
+    if wrong:
+        told = [
+            f"{name} (index: {weight_map.get(name, 'absent')}, files: {found.get(name, 'absent')})"
+            for name in wrong[:5]
+        ]
+        raise CheckpointError(
+            f"{folder / INDEX} and the files disagree about {len(wrong)} tensors: "
+            f"{', '.join(told)}; download or write the checkpoint again"
+        )
+    return headers
 
 
 def read_headers(files: tuple[Path, ...]) -> dict[str, TensorHeader]:

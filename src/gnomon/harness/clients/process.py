@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from gnomon.harness.launch import processes
+from gnomon.harness.launch.guardian import Guardian
 
 Ending = Literal["exited", "cancelled", "deadline"]
 
@@ -57,7 +58,8 @@ def run_to_end(
     """Run a program in its own process group until it ends or has to be ended.
 
     Whatever happens, an exception such as KeyboardInterrupt included, every process it started is
-    gone afterwards, also those that left the group: first asked, two seconds later killed.
+    gone afterwards, also those that left the group: first asked, two seconds later killed. Should
+    this process itself be killed, a guardian does it.
 
     Args:
         argv: program and arguments; no shell.
@@ -82,6 +84,7 @@ def run_to_end(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        guardian = Guardian(process.pid, mark)
         try:
             while not _has_exited(process.pid):
                 if stop.is_set():
@@ -95,6 +98,7 @@ def run_to_end(
                 stop.wait(_POLL_S)
         finally:
             _end_all(process, mark)
+            guardian.dismiss()
     if watch is not None:
         watch()
     return Ended(how, process.returncode, time.monotonic() - started)

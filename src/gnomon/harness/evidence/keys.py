@@ -34,7 +34,7 @@ def key_inputs(
     return {
         "recipe": without_commentary(manifest.recipe),
         "argv": stable_argv(manifest.launch.argv),
-        "env": manifest.launch.env,
+        "env": {**manifest.launch.inherited_env, **manifest.launch.env},
         "engine": {"name": info.get("engine"), "version": info.get("version")},
         "build_source_sha256": manifest.build.source_sha256,
         "model_fingerprint": facts.get("model_fingerprint"),

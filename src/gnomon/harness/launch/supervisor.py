@@ -17,6 +17,7 @@ from typing import BinaryIO
 from gnomon.harness.cancel import CancelToken, Cause
 from gnomon.harness.errors import StageFailed
 from gnomon.harness.launch import processes
+from gnomon.harness.launch.guardian import Guardian
 from gnomon.harness.launch.ports import is_listening
 from gnomon.harness.launch.processes import MARK_VARIABLE, Remnant
 from gnomon.harness.nouns import ServerAddress
@@ -80,6 +81,7 @@ class Server:
         self._mark = uuid.uuid4().hex
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
+        self._guardian: Guardian | None = None
         self._watcher: threading.Thread | None = None
         self._log_file: BinaryIO | None = None
         self.started_at = 0.0
@@ -93,7 +95,8 @@ class Server:
         """Start the process in its own session and watch it from a thread.
 
         Its own session keeps a Ctrl-C in the terminal from reaching it: the harness decides when
-        and how it ends. If it dies while it is needed, the watcher sets the cancel token.
+        and how it ends. If it dies while it is needed, the watcher sets the cancel token; if the
+        harness is killed, its guardian ends the server.
 
         Raises:
             StageFailed: the program cannot be started at all.
@@ -114,6 +117,7 @@ class Server:
             raise StageFailed(
                 f"cannot start {self.command.argv[0]}: {error.strerror}. Is it installed?"
             ) from None
+        self._guardian = Guardian(self._process.pid, self._mark)
         self.started_at = time.monotonic()
         self._watcher = threading.Thread(target=self._watch, daemon=True, name="gnomon-watcher")
         self._watcher.start()
@@ -161,6 +165,8 @@ class Server:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_KILL_WAIT_S)
             left = processes.wait_gone(process.pid, self._mark, _KILL_WAIT_S)
+        if self._guardian is not None:
+            self._guardian.dismiss()
         if self._watcher is not None:
             self._watcher.join(timeout=1.0)
         if self._log_file is not None:
