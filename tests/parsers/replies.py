@@ -19,8 +19,7 @@ from gnomon.engine.serve.parsers.base import (
     ToolCallEnd,
     ToolCallStart,
 )
-from gnomon.engine.serve.parsers.m3_reasoning import M3ReasoningDialect
-from gnomon.engine.serve.parsers.m3_tools import M3Tools
+from gnomon.engine.serve.parsers.registry import reasoning_dialect, tool_dialect
 
 NS = "]<]minimax[>["
 
@@ -100,11 +99,16 @@ def read(
     truncated: bool = False,
     tools: dict[str, Any] | None = None,
     reasoning: bool = True,
+    dialect: tuple[str, str] = ("minimax_m3", "minimax_m3"),
 ) -> Said:
-    """Parse a reply that arrives in the given chunks (a string is one chunk)."""
+    """Parse a reply that arrives in the given chunks (a string is one chunk).
+
+    ``dialect`` names the tool-call and the reasoning parser.
+    """
+    calls, thoughts = tool_dialect(dialect[0]), reasoning_dialect(dialect[1])
     parser = OutputParser(
-        M3ReasoningDialect().parser(prompt) if reasoning else None,
-        M3Tools(TOOLS if tools is None else tools),
+        thoughts.parser(prompt) if reasoning and thoughts else None,
+        calls.parser(TOOLS if tools is None else tools) if calls else None,
     )
     events: list[Event] = []
     for chunk in [chunks] if isinstance(chunks, str) else chunks:

@@ -27,10 +27,18 @@ def serve(
         typer.Option(help="Name that clients use; repeat for more. MODEL if left out."),
     ] = None,
     tool_call_parser: Annotated[
-        str, typer.Option(help="How the model writes tool calls: minimax_m3 or none.")
+        str,
+        typer.Option(
+            help="How the model writes tool calls: minimax_m3, minimax_m2, kimi_k2, kimi_k3, "
+            "hermes or none."
+        ),
     ] = "minimax_m3",
     reasoning_parser: Annotated[
-        str, typer.Option(help="How the model writes reasoning: minimax_m3 or none.")
+        str,
+        typer.Option(
+            help="How the model writes reasoning: minimax_m3, minimax_m2, kimi_k2, kimi_k3, think, "
+            "deepseek_r1 or none."
+        ),
     ] = "minimax_m3",
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; exit 2 if refused, 1 if the engine dies."""

@@ -42,8 +42,8 @@ class OutputItems:
                     told += self._text("message", _TEXT, text)
                 case ReasoningDelta(text):
                     told += self._text("reasoning", _REASONING, text)
-                case ToolCallStart(index, name):
-                    told += self._close("completed") + self._start_call(index, name)
+                case ToolCallStart(index, name, call_id):
+                    told += self._close("completed") + self._start_call(index, name, call_id)
                 case ToolArgumentsDelta(index, text):
                     told.append(self._arguments(index, text))
                 case ToolCallEnd(index, complete):
@@ -109,11 +109,11 @@ class OutputItems:
         item_id = self._items[self._open]["id"]
         return {"item_id": item_id, "output_index": self._open, "content_index": 0}
 
-    def _start_call(self, index: int, name: str) -> list[Told]:
+    def _start_call(self, index: int, name: str, call_id: str | None) -> list[Told]:
         item = {
             "type": "function_call",
             "id": new_id("fc_"),
-            "call_id": new_id("call_"),
+            "call_id": call_id or new_id("call_"),
             "name": name,
             "arguments": "",
             "status": "in_progress",

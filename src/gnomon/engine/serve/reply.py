@@ -39,15 +39,15 @@ class Reply:
     usage: Usage = field(default_factory=lambda: Usage(0, 0, 0, 0))
 
     def take(self, events: Sequence[Event]) -> None:
-        """Add events; a call gets its id when it starts."""
+        """Add events; a call gets its id when it starts, unless the model gave it one."""
         for event in events:
             match event:
                 case ContentDelta(text):
                     self.content += text
                 case ReasoningDelta(text):
                     self.reasoning += text
-                case ToolCallStart(_, name):
-                    self.calls.append(Call(new_id("call_"), name))
+                case ToolCallStart(_, name, call_id):
+                    self.calls.append(Call(call_id or new_id("call_"), name))
                 case ToolArgumentsDelta(index, text):
                     self.calls[index].arguments += text
                 case ToolCallEnd(index, complete):

@@ -30,10 +30,15 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
-    """A tool call begins; its name is known, its arguments follow."""
+    """A tool call begins; its name is known, its arguments follow.
+
+    Attributes:
+        id: the id that the model gave the call; None where dialects have none.
+    """
 
     index: int
     name: str
+    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,10 @@ class ReasoningDialect(Protocol):
 
     def split(self, content: str) -> tuple[str | None, str]:
         """Take a leading reasoning block out of an assistant message's content."""
+        ...
+
+    def wrap(self, reasoning: str) -> str:
+        """The block as the model would write it."""
         ...
 
 

@@ -7,46 +7,14 @@ or spelled out in several, and cut anywhere, so this works on text.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from gnomon.engine.serve.parsers.base import held_suffix
+from gnomon.engine.serve.parsers.tags import Lexeme, Namespace, Tag, Text
 
 NAMESPACE = "]<]minimax[>["
 _BARE_INVOKE = "invoke name="  # an invoke whose "<" the model dropped
 _MAX_TAG = 4096
 _INVOKE = re.compile(r"""invoke\s+name\s*=\s*(?:"([^"]*)"|'([^']*)'|(.*?))\s*""", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Plain text, possibly part of a longer stretch."""
-
-    raw: str
-
-
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """A namespace token that no tag follows."""
-
-    raw: str = NAMESPACE
-
-
-@dataclass(frozen=True, slots=True)
-class Tag:
-    """A namespaced tag: ``name`` without the slash of a closer."""
-
-    raw: str
-    name: str
-    closing: bool
-
-    @property
-    def function(self) -> str | None:
-        """Name of the called function if this opens an invoke, else None."""
-        found = None if self.closing else _INVOKE.fullmatch(self.name)
-        return next((g for g in found.groups() if g is not None), "").strip() if found else None
-
-
-Lexeme = Text | Namespace | Tag
 
 
 class M3Lexer:
@@ -103,4 +71,11 @@ class M3Lexer:
             return Text(self._take(len(NAMESPACE) + skip))  # no tag: the next namespace starts anew
         raw = self._take(len(NAMESPACE) + end + 1)
         closing = body.startswith("/")
-        return Tag(raw, body[1:] if closing else body, closing)
+        name = body[1:] if closing else body
+        return Tag(raw, name, closing, None if closing else _function(name))
+
+
+def _function(name: str) -> str | None:
+    """Name of the called function if this opens an invoke, else None."""
+    found = _INVOKE.fullmatch(name)
+    return next((g for g in found.groups() if g is not None), "").strip() if found else None

@@ -1,4 +1,4 @@
-"""One MiniMax-M3 call being read: its parameters, and the JSON written for them so far.
+"""One tagged call being read: its parameters, and the JSON written for them so far.
 
 The JSON text grows only at its end, so it can be streamed: a parameter is written as soon as it
 can no longer change. A key whose schema allows an array may be repeated, so it waits for the end
@@ -20,6 +20,7 @@ from gnomon.engine.serve.parsers.base import (
 )
 from gnomon.engine.serve.parsers.coerce import Element, ToolSchema
 
+JSON_TYPES = ("null", "boolean", "integer", "number", "object", "array")
 _SCALARS = frozenset({"null", "boolean", "integer", "number", "string"})
 _MAX_DEPTH = 64
 
@@ -35,12 +36,19 @@ class Call:
         self._empty = True
         self._written: set[str] = set()
         self._waiting: dict[str, list[Element]] = {}
+        self._schemas: dict[str, Mapping[str, Any]] = {}  # of the waiting
 
-    def open(self, key: str) -> None:
-        """A parameter's opening tag."""
-        schema = self.schema.property(self.schema.root, key)
+    def open(self, key: str, *, nested: bool = True, hint: str | None = None) -> None:
+        """A parameter's opening tag.
+
+        Args:
+            key: the parameter.
+            nested: the dialect has elements inside values; else every value is text.
+            hint: JSON type that the model names for the value; it wins over the schema.
+        """
+        schema = self.schema.property(self.schema.root, key) if hint is None else _hinted(hint)
         types = self.schema.types(schema)
-        scalar = bool(types) and types <= _SCALARS
+        scalar = not nested or (bool(types) and types <= _SCALARS)
         self.param = Raw(self, key, schema) if scalar else Tree(self, key, schema)
 
     def whole(self, key: str, text: str) -> None:
@@ -63,8 +71,7 @@ class Call:
             self.param = None
         self.close_param()
         for key, same in self._waiting.items():
-            schema = self.schema.property(self.schema.root, key)
-            self.write(key, self.schema.repeated(same, schema))
+            self.write(key, self.schema.repeated(same, self._schemas[key]))
         self.emit("{}" if self._empty else "}")
         self.events.append(ToolCallEnd(self.index, complete))
 
@@ -79,6 +86,7 @@ class Call:
             self.write(element.key, self.schema.value(element, schema))
         else:
             self._waiting.setdefault(element.key, []).append(element)
+            self._schemas.setdefault(element.key, schema)
 
     def is_written(self, key: str) -> bool:
         """Whether the key's value is final."""
@@ -99,6 +107,14 @@ class Call:
     def emit(self, text: str) -> None:
         """Append to the JSON text."""
         self.events.append(ToolArgumentsDelta(self.index, text))
+
+
+def _hinted(hint: str) -> Mapping[str, Any]:
+    """A schema for a value whose type the model names; what does not fit it stays a string."""
+    if hint == "string":
+        return {"type": "string"}
+    scalars = [name for name in JSON_TYPES if name in _SCALARS]
+    return {"type": [*(scalars if hint in _SCALARS else JSON_TYPES), "string"]}
 
 
 def _is_whole_array(element: Element, types: frozenset[str]) -> bool:
