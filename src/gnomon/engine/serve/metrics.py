@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -57,14 +59,21 @@ class Metrics:
         )
         for reason in FinishReason:
             self.finished.labels(reason.value)
+        self._tasks = Gauge(
+            "gnomon:api_tasks", "Tasks of the API process's event loop.", registry=self._registry
+        )
 
     def start(self) -> RequestTimer:
         """Begin to time a request."""
         return RequestTimer(self)
 
     def render(self, stats: EngineStats | None) -> bytes:
-        """Everything in Prometheus' text format; the core's part only if it answered."""
+        """Everything in Prometheus' text format; the core's part only if it answered.
+
+        Called from the event loop, whose tasks it counts.
+        """
         self._stats.stats = stats
+        self._tasks.set(len(asyncio.all_tasks()))
         return generate_latest(self._registry)
 
     def _histogram(self, name: str, text: str) -> Histogram:
