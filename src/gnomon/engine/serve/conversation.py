@@ -62,11 +62,12 @@ def _assistant(
     found: dict[str, Any], message: Message, where: str, dialect: ReasoningDialect | None
 ) -> None:
     content = found["content"]
-    if content is None and not message.tool_calls and not _reasoning(message):
+    if content is None and not message.tool_calls and not _reasoning(message, where):
         raise bad_request(f"{where} has neither content nor tool_calls.", f"{where}.content")
-    reasoning = _reasoning(message)
-    if reasoning is None and content and dialect is not None:
-        reasoning, found["content"] = dialect.split(content)
+    reasoning = _reasoning(message, where)
+    if content and dialect is not None:
+        inside, found["content"] = dialect.split(content)
+        reasoning = _once(reasoning, inside, f"{where}.content")
     if reasoning:
         found["reasoning_content"] = reasoning
     if message.tool_calls:
@@ -76,8 +77,22 @@ def _assistant(
         ]
 
 
-def _reasoning(message: Message) -> str | None:
-    return message.reasoning_content or message.reasoning or None
+def _reasoning(message: Message, where: str) -> str | None:
+    """Reasoning in its own field, whichever of its spellings the history used."""
+    return _once(message.reasoning_content or None, message.reasoning or None, f"{where}.reasoning")
+
+
+def _once(one: str | None, other: str | None, where: str) -> str | None:
+    """Reasoning that may be spelled twice, for the template to write it once.
+
+    Raises:
+        ApiError: the two are not the same.
+    """
+    if one is not None and other is not None and one.strip() != other.strip():
+        raise bad_request(
+            f"{where} and reasoning_content hold different reasoning; send it once.", where
+        )
+    return other if one is None else one
 
 
 def _tool_call(call: ToolCall, where: str) -> dict[str, Any]:
@@ -101,12 +116,17 @@ def call_arguments(arguments: str | dict[str, Any] | None, where: str) -> dict[s
     if arguments is None or not arguments.strip():
         return {}
     try:
-        parsed = json.loads(arguments)
+        parsed = json.loads(arguments, parse_constant=_no_constant)
+        json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise bad_request(f"{where} is not valid JSON: {error}.", where) from None
     if not isinstance(parsed, dict):
         raise bad_request(f"{where} must be a JSON object, as text.", where)
     return parsed
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def text_content(content: str | Sequence[Mapping[str, Any]] | None, where: str) -> str | None:

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from gnomon.engine.options import EngineOptions
 from gnomon.engine.serve.parsers import registry
+from gnomon.engine.serve.reasoning_format import ReasoningFormat
 
 
 class ServeOptions(EngineOptions):
@@ -16,6 +17,7 @@ class ServeOptions(EngineOptions):
     Attributes:
         served_model_name: names clients may use; empty means the model as it was given.
         api_key: what clients must send as a bearer token; None asks for nothing.
+        reasoning_format: where chat answers carry reasoning.
     """
 
     host: str = "127.0.0.1"
@@ -24,6 +26,7 @@ class ServeOptions(EngineOptions):
     served_model_name: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     tool_call_parser: str = registry.DEFAULT
     reasoning_parser: str = registry.DEFAULT
+    reasoning_format: ReasoningFormat = ReasoningFormat.FIELD
 
     @field_validator("tool_call_parser")
     @classmethod

@@ -12,6 +12,7 @@ from typing import Any
 
 from gnomon.engine.serve.conversation import ROLES, call_arguments, text_content
 from gnomon.engine.serve.errors import bad_request, unsupported
+from gnomon.engine.serve.history import CallLedger
 from gnomon.engine.serve.protocol.chat import Function as ChatFunction
 from gnomon.engine.serve.protocol.chat import FunctionCall, Message, Tool, ToolCall
 from gnomon.engine.serve.protocol.responses import FlatTool
@@ -32,7 +33,7 @@ def messages_of(
         return [*found, Message(role="user", content=given)]
     if not given:
         raise bad_request("'input' is empty; send at least one item.", "input")
-    turn = _Turn()
+    turn, ledger = _Turn(), CallLedger()
     for at, item in enumerate(given):
         where = f"input[{at}]"
         kind = item.get("type", "message")
@@ -40,16 +41,20 @@ def messages_of(
             turn.reason(_reasoning_text(item, where), found)
         elif kind == "function_call":
             turn.calls.append(_call(item, where))
+            ledger.call(turn.calls[-1].id, where, "call_id")
         elif kind == "function_call_output":
             turn.flush(found)
             found.append(_output(item, where))
+            ledger.result(str(item["call_id"]), where, "call_id")
         elif kind == "message":
             _message(item, where, turn, found)
+            ledger.speak(where, assistant=item.get("role") == "assistant")
         else:
             raise unsupported(
                 f"{where}.type", f"{where} has the type {kind!r}, which this server does not take."
             )
     turn.flush(found)
+    ledger.speak("", assistant=False)
     if not found:
         raise bad_request("'input' has no message, call or output in it; send one.", "input")
     return found
@@ -120,6 +125,11 @@ def _reasoning_text(item: Mapping[str, Any], where: str) -> str:
             raise bad_request(f"{where}.{member} must have text parts.", f"{where}.{member}")
         if texts:
             return "".join(str(text) for text in texts)
+    if item.get("encrypted_content"):
+        raise unsupported(
+            f"{where}.encrypted_content",
+            f"{where} has only encrypted_content, which this server cannot read; send its content.",
+        )
     return ""
 
 

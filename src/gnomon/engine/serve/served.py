@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 import gnomon
-from gnomon.engine.serve import conversation
+from gnomon.engine.serve import conversation, history
 from gnomon.engine.serve.errors import ApiError, unavailable
 from gnomon.engine.serve.generation import Engine, Finished, Generation, generate
 from gnomon.engine.serve.metrics import Metrics
@@ -118,6 +118,7 @@ class Served:
             ApiError: a message is wrong or the conversation does not fit.
         """
         turns = conversation.template_messages(messages, self.reasoning)
+        history.require_answers(messages)
         prompt = await asyncio.to_thread(
             chat_prompt, self.template, self.tokenizer, turns, tools, kwargs
         )
@@ -167,6 +168,7 @@ class Served:
             "served_model_names": list(self.options.model_names),
             "tool_call_parser": self.options.tool_call_parser,
             "reasoning_parser": self.options.reasoning_parser,
+            "reasoning_format": self.options.reasoning_format.value,
             "chat_template_sha256": self.template.sha256,
             "generation_defaults": self.defaults.report(),
         }

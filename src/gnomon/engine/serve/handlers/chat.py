@@ -22,8 +22,9 @@ from gnomon.engine.serve.parsers.base import (
     ToolCallStart,
 )
 from gnomon.engine.serve.protocol.chat import ChatRequest
+from gnomon.engine.serve.reasoning_format import formatted
 from gnomon.engine.serve.reply import Call, Reply, collect
-from gnomon.engine.serve.served import Served
+from gnomon.engine.serve.served import Events, Served
 from gnomon.engine.serve.sse import DONE, EventStream, data, error_lines, json_unless_gone
 
 
@@ -72,8 +73,12 @@ def usage_json(usage: Usage) -> dict[str, Any]:
     }
 
 
+def _events(served: Served, job: Generation) -> Events:
+    return formatted(served.run(job), served.options.reasoning_format, served.reasoning)
+
+
 async def _whole(served: Served, job: Generation, model: str) -> dict[str, Any]:
-    reply = await collect(served.run(job))
+    reply = await collect(_events(served, job))
     message: dict[str, Any] = {"role": "assistant", "content": reply.content or None}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
@@ -119,7 +124,7 @@ async def _stream(
 
     reply = Reply()
     head = chunk({"role": "assistant", "content": ""})
-    async with contextlib.aclosing(served.run(job)) as items:
+    async with contextlib.aclosing(_events(served, job)) as items:
         async for item in items:
             if isinstance(item, Finished):
                 reply.truncated = item.truncated

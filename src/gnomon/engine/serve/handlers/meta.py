@@ -48,6 +48,7 @@ def _model(served: Served, name: str) -> dict[str, Any]:
         "created": served.created,
         "owned_by": "gnomon",
         "root": served.options.model,
+        "reasoning_format": served.options.reasoning_format.value,
         "max_model_len": served.engine.facts.max_model_len,
     }
 
