@@ -50,12 +50,14 @@ class LLM:
         self,
         prompts: Sequence[Sequence[int]],
         sampling: SamplingParams | Sequence[SamplingParams],
+        grammars: Sequence[str | None] | None = None,
     ) -> list[Completion]:
         """Generate for all prompts together.
 
         Args:
             prompts: token ids of each prompt.
             sampling: one for all, or one for each prompt.
+            grammars: for each prompt the source of the grammar its output follows, or None.
 
         Returns:
             One completion a prompt, in the order of the prompts.
@@ -64,14 +66,19 @@ class LLM:
             AdmissionError: a prompt can never run; nothing is generated for any.
         """
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
+        sources = [None] * len(prompts) if grammars is None else list(grammars)
         self._calls += 1
         ids = [f"{self._calls}-{i}" for i in range(len(prompts))]
         tokens: dict[str, list[int]] = {request_id: [] for request_id in ids}
         finished: dict[str, Completion] = {}
         try:
-            for request_id, prompt, params in zip(ids, prompts, each, strict=True):
-                self.core.add(request_id, tuple(prompt), params)
-            while self.core.has_work:
+            for request_id, prompt, params, source in zip(
+                ids, prompts, each, sources, strict=True
+            ):
+                self.core.add(request_id, tuple(prompt), params, source)
+            while self.core.has_work or self.core.compiling:
+                for _, error in self.core.start_compiled(wait=True):
+                    raise error
                 for output in self.core.step():
                     tokens[output.id] += output.token_ids
                     if output.finish_reason is not None:

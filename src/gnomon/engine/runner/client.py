@@ -138,7 +138,11 @@ class EngineClient:
         return self._facts
 
     async def generate(
-        self, request_id: str, prompt_ids: Sequence[int], sampling: SamplingParams
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        grammar: str | None = None,
     ) -> AsyncGenerator[TokenOutput, None]:
         """Generate; yields the new tokens of each step, the last with a finish reason.
 
@@ -161,7 +165,7 @@ class EngineClient:
         self._open[request_id] = arrivals
         done = False
         try:
-            self._send(AddRequest(request_id, tuple(prompt_ids), sampling))
+            self._send(AddRequest(request_id, tuple(prompt_ids), sampling, grammar))
             while not done:
                 arrival = await arrivals.get()
                 done = isinstance(arrival, EngineError) or arrival.finish_reason is not None

@@ -6,9 +6,12 @@ from gnomon.engine.attention.reference.backend import ReferenceBackend
 from gnomon.engine.cache.manager import BlockManager
 from gnomon.engine.cache.pools import build_pools
 from gnomon.engine.errors import AdmissionError
+from gnomon.engine.grammar.compiler import GrammarCompiler
+from gnomon.engine.grammar.vocabulary import WRITTEN_MARKERS, token_bytes
 from gnomon.engine.memory import layer_pages
 from gnomon.engine.models.loader import fingerprint, load_model, resolve_model
 from gnomon.engine.options import EngineOptions
+from gnomon.engine.runner.constraints import Constraints
 from gnomon.engine.runner.facts import cache_salt, gather_facts
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
 from gnomon.engine.runner.queue_clock import QueueClock
@@ -22,7 +25,9 @@ from gnomon.engine.startup import Startup, prepare
 class EngineCore:
     """Requests in, tokens out, one step at a time. Single-threaded and deterministic."""
 
-    def __init__(self, startup: Startup, runner: ModelRunner, facts: EngineFacts) -> None:
+    def __init__(
+        self, startup: Startup, runner: ModelRunner, facts: EngineFacts, compiler: GrammarCompiler
+    ) -> None:
         options = startup.options
         self.facts = facts
         self.runner = runner
@@ -41,6 +46,7 @@ class EngineCore:
                 enable_prefix_caching=options.enable_prefix_caching,
             ),
         )
+        self.constraints = Constraints(compiler, startup.config.eos_token_ids)
         self._queue = QueueClock()
         self._steps = 0
 
@@ -56,6 +62,9 @@ class EngineCore:
         path = resolve_model(options.model)
         startup = prepare(path, options)
         config = startup.config
+        compiler = GrammarCompiler(
+            lambda: token_bytes(path, config.vocab_size, WRITTEN_MARKERS), config.eos_token_ids
+        )
         model = load_model(path, config, options)
         pools = build_pools(
             layer_pages(config, options), startup.plan.num_blocks, startup.device.kind
@@ -73,15 +82,26 @@ class EngineCore:
             compute_dtype=str(model.dtype).removeprefix("torch."),
             backend=backend.name,
         )
-        return cls(startup, runner, facts)
+        return cls(startup, runner, facts, compiler)
 
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` would have anything to do."""
         return self.scheduler.has_work
 
-    def add(self, request_id: str, prompt_ids: tuple[int, ...], sampling: SamplingParams) -> None:
-        """Queue a request.
+    @property
+    def compiling(self) -> int:
+        """Requests that wait for a grammar; see :meth:`start_compiled`."""
+        return self.constraints.compiling
+
+    def add(
+        self,
+        request_id: str,
+        prompt_ids: tuple[int, ...],
+        sampling: SamplingParams,
+        grammar: str | None = None,
+    ) -> None:
+        """Queue a request; one with a grammar is queued once that is compiled.
 
         Raises:
             AdmissionError: it can never run; the message says why.
@@ -91,13 +111,43 @@ class EngineCore:
                 f"the prompt has a token id outside 0 to {self._vocab_size - 1}, the model's "
                 "vocabulary; was it made with another tokenizer?"
             )
-        self.scheduler.add(Request(id=request_id, prompt_ids=prompt_ids, sampling=sampling))
+        if request_id in self.constraints:
+            raise AdmissionError(f"a request with the id {request_id!r} is already running")
+        request = Request(id=request_id, prompt_ids=prompt_ids, sampling=sampling)
+        if grammar is None:
+            self.scheduler.add(request)
+        else:
+            self.constraints.expect(request, grammar)
         self._queue.arrive(request_id)
+
+    def start_compiled(self, *, wait: bool = False) -> list[tuple[str, AdmissionError]]:
+        """Queue the requests whose grammars are compiled by now.
+
+        Args:
+            wait: for the first of them.
+
+        Returns:
+            Ids of requests that can never run, and why.
+        """
+        refused = []
+        for request, error in self.constraints.ready(wait=wait) if self.compiling else ():
+            try:
+                if error is not None:
+                    raise error
+                self.scheduler.add(request)
+            except AdmissionError as reason:
+                self._forget(request.id)
+                refused.append((request.id, reason))
+        return refused
 
     def abort(self, request_id: str) -> bool:
         """End a request and free its blocks now; False if it is not live."""
+        waiting = self._forget(request_id)
+        return self.scheduler.abort(request_id) or waiting
+
+    def _forget(self, request_id: str) -> bool:
         self._queue.forget(request_id)
-        return self.scheduler.abort(request_id)
+        return self.constraints.forget(request_id) is not None
 
     def step(self) -> tuple[TokenOutput, ...]:
         """Run one step; returns the requests that gained a token."""
@@ -105,9 +155,9 @@ class EngineCore:
         if not step.chunks:
             return ()
         self._queue.begin(chunk.request.id for chunk in step.chunks)
-        sampled = self.runner.run(step.chunks)
+        sampled = self.runner.run(step.chunks, self.constraints)
         self._steps += 1
-        return tuple(
+        outputs = tuple(
             TokenOutput(
                 id=gained.request.id,
                 token_ids=(gained.token_id,),
@@ -117,6 +167,10 @@ class EngineCore:
             )
             for gained in self.scheduler.commit(step, sampled)
         )
+        for output in outputs:
+            if output.finish_reason is not None:
+                self.constraints.forget(output.id)
+        return outputs
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges now."""

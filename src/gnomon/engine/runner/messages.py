@@ -9,11 +9,15 @@ from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 
 
 class AddRequest(msgspec.Struct, tag="add", frozen=True):
-    """Start a generation. The core answers with :class:`TokenOutput` or :class:`Rejected`."""
+    """Start a generation. The core answers with :class:`TokenOutput` or :class:`Rejected`.
+
+    ``grammar`` is the source of a grammar the output must follow, None for any output.
+    """
 
     id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    grammar: str | None = None
 
 
 class AbortRequest(msgspec.Struct, tag="abort", frozen=True):

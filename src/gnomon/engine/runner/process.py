@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IPC_SCHEME = "ipc://"
+_COMPILING_MS = 2  # how often an idle core looks whether a grammar is compiled
 _LINGER_MS = 5_000  # how long a last message may take to leave
 
 
@@ -55,8 +56,10 @@ class Link:
         """Send one event."""
         self._socket.send(self._encoder.encode(event))
 
-    def receive(self, *, wait: bool) -> CoreCommand | None:
-        """The next command; None if there is none and ``wait`` is False."""
+    def receive(self, *, wait: bool, at_most_ms: int | None = None) -> CoreCommand | None:
+        """The next command; None if there is none and ``wait`` is False, or none came in time."""
+        if wait and at_most_ms is not None and not self._socket.poll(at_most_ms):
+            return None
         try:
             return self._decoder.decode(self._socket.recv(0 if wait else zmq.DONTWAIT))
         except zmq.Again:
@@ -66,12 +69,15 @@ class Link:
 def serve(core: EngineCore, link: Link) -> None:
     """Run until told to shut down: all commands that have come, then one step, and again."""
     while True:
-        command = link.receive(wait=not core.has_work)
+        at_most_ms = _COMPILING_MS if core.compiling else None
+        command = link.receive(wait=not core.has_work, at_most_ms=at_most_ms)
         while command is not None:
             if isinstance(command, Shutdown):
                 return
             _obey(core, link, command)
             command = link.receive(wait=False)
+        for request_id, error in core.start_compiled():
+            link.send(Rejected(request_id, str(error)))
         if core.has_work:
             outputs = core.step()
             if outputs:
@@ -82,7 +88,7 @@ def _obey(core: EngineCore, link: Link, command: AddRequest | AbortRequest | Sta
     match command:
         case AddRequest():
             try:
-                core.add(command.id, command.prompt_ids, command.sampling)
+                core.add(command.id, command.prompt_ids, command.sampling, command.grammar)
             except AdmissionError as error:
                 link.send(Rejected(command.id, str(error)))
         case AbortRequest():

@@ -11,6 +11,7 @@ from gnomon.engine.cache.manager import BlockTable
 from gnomon.engine.cache.pools import PagePools
 from gnomon.engine.models.minimax_m3 import MiniMaxM3
 from gnomon.engine.runner.batch import build_input
+from gnomon.engine.runner.constraints import Constraints
 from gnomon.engine.runner.sampler import sample
 from gnomon.engine.scheduler.request import Request, SamplingParams
 from gnomon.engine.scheduler.step import Chunk
@@ -43,8 +44,14 @@ class ModelRunner:
         self.device = pools.layers[0].k.device
 
     @torch.inference_mode()
-    def run(self, chunks: Sequence[Chunk]) -> dict[str, int]:
+    def run(
+        self, chunks: Sequence[Chunk], constraints: Constraints | None = None
+    ) -> dict[str, int]:
         """Compute the chunks' tokens and choose a token for every chunk that samples.
+
+        Args:
+            chunks: of distinct requests.
+            constraints: what masks the logits of requests that have a grammar.
 
         Returns:
             Request id to token.
@@ -54,6 +61,8 @@ class ModelRunner:
         if not batch.draws:
             return {}
         logits = self.model.logits(output.hidden[batch.sample_rows])
+        if constraints is not None:
+            constraints.mask(logits, [chunk.request for chunk in chunks if chunk.samples])
         tokens = sample(logits, batch.draws)
         return {draw.request_id: token for draw, token in zip(batch.draws, tokens, strict=True)}
 
