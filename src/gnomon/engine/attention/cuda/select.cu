@@ -2,11 +2,15 @@
 //
 // The work of a launch is the list of all history pages of all requests, cut into equal ranges, one
 // a CTA; a CTA walks its range as segments, one a request. Each of its warps takes every eighth page
-// of a segment, brings it in with bulk copies two to three half pages ahead, and multiplies it with
+// of a segment, brings it in with bulk copies, two half pages in flight, and multiplies it with
 // all the request's queries at once: a page is read once for all rows and heads. Keys are the A
 // operand of wgmma, in registers, straight from the page's operand order (layouts/order.py); each of
 // a warpgroup's four warps feeds its sixteen rows of the product from a page of its own, so warps
-// meet only to keep the best scores. The last CTA to finish a request merges its parts.
+// meet only to keep the best scores. A second kernel merges each query's parts and writes its list.
+//
+// Both kernels are launched with programmatic stream serialisation: what does not depend on the
+// kernel before (positions, page tables) is read while that one drains. So they may follow any
+// kernel but one that writes positions or page tables and lets its dependents start early.
 //
 // Order and ties are those of docs/design/selection.md: scores descending, lower block on a tie.
 
@@ -28,7 +32,7 @@ struct Params {
   const int* bounds;            // [tiles, 2]: first row, rows
   const uint8_t* pages;         // [blocks, page bytes]
   Entry* parts;                 // [ctas + tiles, N, kKept]
-  int* arrived;                 // [tiles], zero before and after a launch
+  int* starts;                  // [tiles + 1], for the second kernel
   int64_t* out;                 // [rows, heads, topk]
   int width, tiles, heads, init, local, wanted, topk;
 };
@@ -41,7 +45,7 @@ constexpr int kTokens = 128;    // a page, and a scheduler block
 constexpr int kHalf = 64;       // tokens of one bulk copy
 constexpr int kCodeBytes = 64;  // of a token
 constexpr int kKept = 16;       // entries of a list of best pages
-constexpr int kRounds = 8;      // pages a warp scores between two merges into the lists
+constexpr int kRounds = 16;     // pages a warp scores between two merges into the lists
 constexpr int kWindow = kRounds * kWarps;
 constexpr int kMaxTiles = 512;
 constexpr int kMaxParts = 288;  // CTAs of a launch: two on each of up to 144 multiprocessors
@@ -80,6 +84,14 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t across) {
   return static_cast<uint64_t>(address >> 4) | static_cast<uint64_t>(across >> 4) << 16 |
          static_cast<uint64_t>(128 >> 4) << 32;
+}
+
+__device__ __forceinline__ void wait_for_kernel_before() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ void let_next_kernel_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 template <int N>
@@ -132,7 +144,7 @@ struct Shape {
   static constexpr int kScaleBytes = kNv ? 8 : 4;  // of a token
   static constexpr int kPageBytes = kTokens * (kCodeBytes + kScaleBytes);
   static constexpr int kHalfBytes = kHalf * (kCodeBytes + kScaleBytes);
-  static constexpr int kStages = (N == 32 || kNv) ? 2 : 3;
+  static constexpr int kStages = 2;
   // NVFP4 has two scales in the 32 elements of a product: its queries come twice, once with the
   // other half of the elements zeroed.
   static constexpr int kColumns = kNv ? 2 * N : N;
@@ -144,23 +156,25 @@ struct Shared {
   alignas(128) uint8_t queries[4 * 32 * Shape<N, kNv>::kColumns];
   float scores[N][kWindow];
   Entry kept[N][kKept];
-  int stop[N];  // first block past each query's history; 0: selects nothing
-  int start[kMaxTiles + 1];  // first page of each tile in the list of all pages
+  int stop[N];                // first block past each query's history; 0: selects nothing
+  int start[kMaxTiles + 1];   // first page of each tile in the list of all pages
+  int request[kMaxTiles];     // of each tile
   int sums[kWarps];
-  int last_to_arrive;
   alignas(8) uint64_t full[kWarps][Shape<N, kNv>::kStages];
 };
 
-// History pages of a tile: those of its longest row, less the forced first ones.
-__device__ int history(const Params& p, int tile) {
+// History pages of a tile, those of its longest row, less the forced first ones; and its request.
+__device__ int2 history(const Params& p, int tile) {
   const int2 bounds = reinterpret_cast<const int2*>(p.bounds)[tile];
   int64_t last = -1;
+  int owner = 0;
 #pragma unroll 4
   for (int r = bounds.x; r < bounds.x + bounds.y; ++r) {
     const int64_t at = p.positions[r], request = p.request[r];  // both loads at once
-    if (request >= 0 && at > last) last = at;
+    if (request >= 0 && at > last) last = at, owner = static_cast<int>(request);
   }
-  return last < 0 ? 0 : max(0, static_cast<int>(last / kTokens) + 1 - p.local - p.init);
+  const int pages = static_cast<int>(last / kTokens) + 1 - p.local - p.init;
+  return {last < 0 ? 0 : max(0, pages), owner};
 }
 
 // Fill start[0..tiles] with the running sum of the tiles' history pages.
@@ -171,7 +185,9 @@ __device__ void number_pages(const Params& p, S& s) {
   if (threadIdx.x == 0) s.start[0] = 0;
   for (int base = 0; base < p.tiles; base += kThreads) {
     const int tile = base + threadIdx.x;
-    int sum = tile < p.tiles ? history(p, tile) : 0;
+    const int2 mine = tile < p.tiles ? history(p, tile) : int2{0, 0};
+    if (tile < p.tiles) s.request[tile] = mine.y;
+    int sum = mine.x;
     for (int d = 1; d < 32; d *= 2) {
       const int other = __shfl_up_sync(~0u, sum, d);
       if (lane >= d) sum += other;
@@ -186,25 +202,39 @@ __device__ void number_pages(const Params& p, S& s) {
   }
 }
 
-// The best `wanted` of a warp's 32 * K entries, best first: lane i returns the i-th.
+__device__ __forceinline__ bool better(const Entry& a, const Entry& b) {
+  return a.score > b.score || (a.score == b.score && a.block < b.block);
+}
+
+// The best `wanted` of a warp's 32 * K entries, best first: lane i returns the i-th. Each lane sorts
+// its own, and the best of the lanes' heads is taken again and again: a short chain of steps.
 template <int K>
 __device__ Entry best_of(Entry (&e)[K], int wanted, int lane) {
+#pragma unroll
+  for (int i = 0; i < K - 1; ++i)
+#pragma unroll
+    for (int k = 0; k < K - 1 - i; ++k)
+      if (better(e[k + 1], e[k])) {
+        const Entry swap = e[k];
+        e[k] = e[k + 1];
+        e[k + 1] = swap;
+      }
   Entry mine = {0, 0};
   for (int i = 0; i < wanted; ++i) {
-    uint32_t top = e[0].score;
-#pragma unroll
-    for (int k = 1; k < K; ++k) top = max(top, e[k].score);
-    top = __reduce_max_sync(~0u, top);
+    const uint32_t top = __reduce_max_sync(~0u, e[0].score);
     if (top == 0) break;
-    uint32_t block = ~0u;
-#pragma unroll
-    for (int k = 0; k < K; ++k)
-      if (e[k].score == top) block = min(block, e[k].block);
-    block = __reduce_min_sync(~0u, block);
-#pragma unroll
-    for (int k = 0; k < K; ++k)
-      if (e[k].score == top && e[k].block == block) e[k].score = 0;
+    unsigned owners = __ballot_sync(~0u, e[0].score == top);
+    uint32_t block = __shfl_sync(~0u, e[0].block, __ffs(owners) - 1);
+    if (owners & (owners - 1)) {
+      block = __reduce_min_sync(~0u, e[0].score == top ? e[0].block : ~0u);
+      owners = __ballot_sync(~0u, e[0].score == top && e[0].block == block);
+    }
     if (lane == i) mine = {top, block};
+    if (owners >> lane & 1) {
+#pragma unroll
+      for (int k = 0; k < K - 1; ++k) e[k] = e[k + 1];
+      e[K - 1] = {0, 0};
+    }
   }
   return mine;
 }
@@ -214,10 +244,8 @@ __device__ __forceinline__ Entry read_part(const Entry* at) {
   return {raw.x, raw.y};
 }
 
-// Write the list of query `query` of a tile: history from lanes 0 to wanted - 1, then forced blocks.
-__device__ void emit(const Params& p, int tile, int query, Entry mine, int lane) {
-  const int row = p.bounds[2 * tile] + query / p.heads;
-  const int64_t position = p.request[row] < 0 ? -1 : p.positions[row];
+// Write the list of a query: history from lanes 0 to wanted - 1, then forced blocks.
+__device__ void emit(const Params& p, int row, int head, int64_t position, Entry mine, int lane) {
   const int taken = __popc(__ballot_sync(~0u, mine.score != 0));
   if (lane >= p.topk) return;
   int64_t block = -1;
@@ -229,15 +257,14 @@ __device__ void emit(const Params& p, int tile, int query, Entry mine, int lane)
     else if (nth < init) block = nth;
     else if (nth < init + local) block = visible - local + nth - init;
   }
-  p.out[(static_cast<int64_t>(row) * p.heads + query % p.heads) * p.topk + lane] = block;
+  p.out[(static_cast<int64_t>(row) * p.heads + head) * p.topk + lane] = block;
 }
 
-// Merge the parts of one query that `parts` CTAs left, and write its list.
+// The best history blocks of one query, from the parts that `parts` CTAs left.
 template <int N>
-__device__ void merge(const Params& p, int tile, int query, int first_part, int parts, int lane) {
+__device__ Entry merge(const Params& p, int query, int first_part, int parts, int lane) {
   const Entry* lists = p.parts + (static_cast<int64_t>(first_part) * N + query) * kKept;
   const int64_t stride = static_cast<int64_t>(N) * kKept;
-  Entry mine;
   if (parts <= 8) {
     Entry e[4];
 #pragma unroll
@@ -245,7 +272,7 @@ __device__ void merge(const Params& p, int tile, int query, int first_part, int 
       const int i = 32 * k + lane;
       e[k] = i < parts * kKept ? read_part(lists + (i / kKept) * stride + i % kKept) : Entry{0, 0};
     }
-    mine = best_of(e, p.wanted, lane);
+    return best_of(e, p.wanted, lane);
   } else {
     // Lists hold disjoint, ascending ranges of blocks, so that the best `wanted` lists by their
     // heads (the earlier one on a tie) hold the whole answer.
@@ -264,9 +291,8 @@ __device__ void merge(const Params& p, int tile, int query, int first_part, int 
       const uint32_t index = __shfl_sync(~0u, list.block, from);
       e[k] = some != 0 ? read_part(lists + index * stride + lane % kKept) : Entry{0, 0};
     }
-    mine = best_of(e, p.wanted, lane);
+    return best_of(e, p.wanted, lane);
   }
-  emit(p, tile, query, mine, lane);
 }
 
 // Put a tile's queries into shared memory as B operands, and note where each one's history ends.
@@ -407,6 +433,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
   S& s = *reinterpret_cast<S*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
+  let_next_kernel_start();
   if (threadIdx.x < kWarps * kStages) barrier_init(shared_address(&s.full[0][0] + threadIdx.x));
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   number_pages(p, s);
@@ -415,12 +442,13 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
   const int begin = min(total, static_cast<int>(blockIdx.x) * per_cta);
   const int end = min(total, begin + per_cta);
 
-  // Tiles without history have no pages to be walked: their lists are the forced blocks.
-  for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x)
-    if (s.start[tile] == s.start[tile + 1])
-      for (int q = warp; q < p.bounds[2 * tile + 1] * p.heads; q += kWarps)
-        emit(p, tile, q, Entry{0, 0}, lane);
-  if (begin == end) return;
+  if (begin == end) {
+    if (blockIdx.x == 0) {  // no history at all
+      wait_for_kernel_before();
+      for (int i = threadIdx.x; i <= p.tiles; i += kThreads) p.starts[i] = s.start[i];
+    }
+    return;
+  }
 
   int tile = 0;
   {
@@ -431,12 +459,13 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
     }
   }
 
-  // The feed runs kStages half pages ahead of the scoring, across segments.
+  // The feed runs kStages half pages ahead of the scoring, across segments. Page ids come 32 at a
+  // time, one a lane.
   int feed_tile = tile, feed_page = begin + warp, feed_half = 0, feed_ids_from = -1;
   int64_t feed_ids = 0;
-  auto feed = [&](int stage) {
+  auto next_page = [&]() {  // false: there is none
     while (feed_page >= min(end, s.start[feed_tile + 1])) {
-      if (s.start[feed_tile + 1] >= end) return;
+      if (s.start[feed_tile + 1] >= end) return false;
       ++feed_tile;
       feed_page = s.start[feed_tile] + warp;
       feed_ids_from = -1;
@@ -444,13 +473,14 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
     if (feed_ids_from < 0 || feed_page >= feed_ids_from + 32 * kWarps) {
       feed_ids_from = feed_page;
       const int page = feed_page + lane * kWarps;
-      const int row = p.bounds[2 * feed_tile];
-      int64_t request = -1;  // padding may come first in a tile
-      for (int r = row; request < 0; ++r) request = p.request[r];
+      const int64_t request = s.request[feed_tile];
       const int block = page - s.start[feed_tile] + p.init;
-      if (page < min(end, s.start[feed_tile + 1]))
-        feed_ids = p.table[request * p.width + block];
+      if (page < min(end, s.start[feed_tile + 1])) feed_ids = p.table[request * p.width + block];
     }
+    return true;
+  };
+  auto feed = [&](int stage) {
+    if (!next_page()) return;
     const int64_t id = __shfl_sync(~0u, feed_ids, (feed_page - feed_ids_from) / kWarps);
     if (lane == 0) {
       const uint8_t* page = p.pages + id * Shape<N, kNv>::kPageBytes;
@@ -463,6 +493,10 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
     feed_half ^= 1;
     if (feed_half == 0) feed_page += kWarps;
   };
+  next_page();
+  wait_for_kernel_before();
+  if (blockIdx.x == 0)
+    for (int i = threadIdx.x; i <= p.tiles; i += kThreads) p.starts[i] = s.start[i];
   for (int stage = 0; stage < kStages; ++stage) feed(stage);
 
   int stage = 0;
@@ -507,47 +541,73 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
       const int pages = min(kWindow, stop - window);
       const int block = window - s.start[tile] + p.init;  // of the window's first page
       for (int q = warp; q < queries; q += kWarps) {
-        Entry e[3];
+        constexpr int kSlots = kWindow / 32;
+        Entry e[kSlots + 1];
+        uint32_t top = 0;
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
+        for (int k = 0; k < kSlots; ++k) {
           const int i = 32 * k + lane;
           const bool counts = i < pages && block + i < s.stop[q];
           e[k] = {counts ? ordered(s.scores[q][i]) : 0, static_cast<uint32_t>(block + i)};
+          top = max(top, e[k].score);
         }
-        e[2] = lane < kKept ? s.kept[q][lane] : Entry{0, 0};
+        Entry best = lane < kKept ? s.kept[q][lane] : Entry{0, 0};
+        e[kSlots] = best;
         // Past the first windows, most bring nothing that beats the list.
-        const uint32_t least = __shfl_sync(~0u, e[2].score, p.wanted - 1);
-        Entry best = e[2];
-        if (__any_sync(~0u, max(e[0].score, e[1].score) > least)) best = best_of(e, p.wanted, lane);
+        const uint32_t least = __shfl_sync(~0u, best.score, p.wanted - 1);
+        if (__any_sync(~0u, top > least)) best = best_of(e, p.wanted, lane);
         if (lane < kKept) {
           s.kept[q][lane] = best;
           if (finished)
             p.parts[(static_cast<int64_t>(blockIdx.x + tile) * N + q) * kKept + lane] = best;
         }
       }
-      if (finished) __threadfence();
       __syncthreads();
     }
-    // Whoever completes a tile merges it.
-    const int first_cta = s.start[tile] / per_cta;
-    const int parts = (s.start[tile + 1] - 1) / per_cta - first_cta + 1;
-    if (threadIdx.x == 0) {
-      const int before = atomicAdd(p.arrived + tile, 1);
-      s.last_to_arrive = before == parts - 1;
-      if (s.last_to_arrive) p.arrived[tile] = 0;
-      __threadfence();
-    }
-    __syncthreads();
-    if (s.last_to_arrive)
-      for (int q = warp; q < queries; q += kWarps)
-        merge<N>(p, tile, q, first_cta + tile, parts, lane);
-    __syncthreads();
     first = stop;
   }
 }
 
+// One warp a query: gather what the CTAs of its tile kept.
+template <int N>
+__global__ void __launch_bounds__(32) merge_kernel(const Params p, int ctas) {
+  const int tile = blockIdx.x, query = blockIdx.y, lane = threadIdx.x;
+  const int2 bounds = reinterpret_cast<const int2*>(p.bounds)[tile];
+  const bool known = query < bounds.y * p.heads;
+  const int row = bounds.x + (known ? query / p.heads : 0);
+  const int64_t request = p.request[row], at = p.positions[row];
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  if (!known) return;
+  const int start = __ldcg(p.starts + tile), stop = __ldcg(p.starts + tile + 1);
+  const int total = __ldcg(p.starts + p.tiles);
+  Entry best = {0, 0};
+  if (start < stop) {
+    const int per_cta = (total + ctas - 1) / ctas;
+    const int first_cta = start / per_cta;
+    best = merge<N>(p, query, first_cta + tile, (stop - 1) / per_cta - first_cta + 1, lane);
+  }
+  emit(p, row, query % p.heads, request < 0 ? -1 : at, best, lane);
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, int shared,
+                         cudaStream_t stream, Arguments... arguments) {
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 template <int N, bool kNv>
-int launch(const Params& p, int ctas, cudaStream_t stream) {
+int launch(const Params& p, int queries, int ctas, cudaStream_t stream) {
   static bool ready = false;
   const int bytes = sizeof(Shared<N, kNv>);
   if (!ready) {
@@ -556,8 +616,10 @@ int launch(const Params& p, int ctas, cudaStream_t stream) {
     if (error != cudaSuccess) return error;
     ready = true;
   }
-  select_kernel<N, kNv><<<ctas, kThreads, bytes, stream>>>(p);
-  return cudaGetLastError();
+  const cudaError_t error =
+      launch_early(select_kernel<N, kNv>, dim3(ctas), kThreads, bytes, stream, p);
+  if (error != cudaSuccess) return error;
+  return launch_early(merge_kernel<N>, dim3(p.tiles, queries), 32, 0, stream, p, ctas);
 }
 
 }  // namespace
@@ -566,12 +628,12 @@ int launch(const Params& p, int ctas, cudaStream_t stream) {
 extern "C" int gnomon_select(const Params* p, int queries, int nvfp4, int ctas, void* stream) {
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
   if (!nvfp4) {
-    if (queries <= 8) return launch<8, false>(*p, ctas, on);
-    if (queries <= 16) return launch<16, false>(*p, ctas, on);
-    if (queries <= 32) return launch<32, false>(*p, ctas, on);
+    if (queries <= 8) return launch<8, false>(*p, queries, ctas, on);
+    if (queries <= 16) return launch<16, false>(*p, queries, ctas, on);
+    if (queries <= 32) return launch<32, false>(*p, queries, ctas, on);
   } else {
-    if (queries <= 8) return launch<8, true>(*p, ctas, on);
-    if (queries <= 16) return launch<16, true>(*p, ctas, on);
+    if (queries <= 8) return launch<8, true>(*p, queries, ctas, on);
+    if (queries <= 16) return launch<16, true>(*p, queries, ctas, on);
   }
   return -1;
 }

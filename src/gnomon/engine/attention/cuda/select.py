@@ -8,7 +8,6 @@ places. The Triton kernel is the exact alternative, and the one for every other 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 
 import torch
 
@@ -29,7 +28,7 @@ class _Params(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in (
-            "q", "positions", "request", "table", "bounds", "pages", "parts", "arrived", "out",
+            "q", "positions", "request", "table", "bounds", "pages", "parts", "starts", "out",
         )),
         *((name, ctypes.c_int) for name in (
             "width", "tiles", "heads", "init", "local", "wanted", "topk",
@@ -37,24 +36,9 @@ class _Params(ctypes.Structure):
     ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Workspace:
-    """Counters that a launch finds zero and leaves zero; one per stream that selects.
-
-    Attributes:
-        arrived: int32 [512].
-        ctas: CTAs of a launch, two a multiprocessor.
-    """
-
-    arrived: torch.Tensor
-    ctas: int
-
-    @staticmethod
-    def on(device: torch.device) -> Workspace:
-        """A workspace for ``device``."""
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-        arrived = torch.zeros(_MAX_TILES, dtype=torch.int32, device=device)
-        return Workspace(arrived, 2 * min(processors, 144))
+def ctas(device: torch.device) -> int:
+    """CTAs of a launch: two a multiprocessor, each with a ring of pages of its own."""
+    return 2 * min(torch.cuda.get_device_properties(device).multi_processor_count, 144)
 
 
 def fits(
@@ -89,7 +73,6 @@ def select(
     rule: SelectionRule,
     bounds: torch.Tensor,
     widest: int,
-    workspace: Workspace,
     out: torch.Tensor,
 ) -> None:
     """Select blocks for every row of the tiles ``bounds``, int32 [T, 2]; see :func:`fits`.
@@ -101,7 +84,6 @@ def select(
         rule: how many blocks, and which are forced.
         bounds: first row and number of rows of each request's tile.
         widest: most rows of a tile.
-        workspace: counters of this device and stream.
         out: int64 [R, Hi, topk], written for the rows of the tiles.
     """
     assert cache.index is not None
@@ -111,22 +93,23 @@ def select(
     nvfp4 = geometry.regions[-1].dtype == "float8_e4m3fn"
     columns = next(n for n in (8, 16, 32) if n >= widest * heads)
     tiles = bounds.shape[0]
-    parts = torch.empty(
-        (workspace.ctas + tiles, columns, _KEPT), dtype=torch.int64, device=index_q.device
-    )
+    device = index_q.device
+    grid = ctas(device)
+    parts = torch.empty((grid + tiles, columns, _KEPT), dtype=torch.int64, device=device)
+    starts = torch.empty(tiles + 1, dtype=torch.int32, device=device)
     index_q = index_q.contiguous()
     pointers = (
         index_q, rows.positions, rows.request_of_row, rows.page_table, bounds, cache.index, parts,
-        workspace.arrived, out,
+        starts, out,
     )  # fmt: skip
     params = _Params(
         *(t.data_ptr() for t in pointers),
         rows.page_table.shape[1], tiles, heads, rule.init_blocks, rule.local_blocks,
         rule.topk_blocks - rule.init_blocks - rule.local_blocks, rule.topk_blocks,
     )  # fmt: skip
-    stream = torch.cuda.current_stream(index_q.device).cuda_stream
+    stream = torch.cuda.current_stream(device).cuda_stream
     status = load("select").gnomon_select(
-        ctypes.byref(params), widest * heads, int(nvfp4), workspace.ctas, ctypes.c_void_p(stream)
+        ctypes.byref(params), widest * heads, int(nvfp4), grid, ctypes.c_void_p(stream)
     )
     if status:
         raise RuntimeError(f"the selection kernel could not be launched: CUDA error {status}")

@@ -9,7 +9,7 @@ import triton
 
 from gnomon.engine.attention.cuda import build
 from gnomon.engine.attention.cuda import select as cuda_select
-from gnomon.engine.attention.cuda.select import Workspace
+from gnomon.engine.attention.cuda import sparse as cuda_sparse
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
 from gnomon.engine.attention.triton.dense import dense
 from gnomon.engine.attention.triton.launch import Arithmetic
@@ -39,13 +39,13 @@ class TritonBackend:
     ) -> None:
         self.strict = strict
         self._plans = Plans()
-        self._workspace: Workspace | None = None
+        self._hopper = kernels == "hopper"
         interpreted = bool(triton.knobs.runtime.interpret)
         processors = 1 if interpreted else torch.cuda.get_device_properties().multi_processor_count
         self._arithmetic = Arithmetic(interpreted, processors)
-        if kernels == "hopper":
-            self._workspace = Workspace.on(torch.device("cuda", torch.cuda.current_device()))
-            build.load("select")  # now, not in the middle of a step
+        if self._hopper:
+            for kernel in ("select", "sparse"):  # now, not in the middle of a step
+                build.load(kernel)
 
     def write(
         self,
@@ -83,22 +83,22 @@ class TritonBackend:
         self, cache: LayerCache, rows: RowBatch, index_q: torch.Tensor, rule: SelectionRule
     ) -> Selection:
         """Choose blocks; see :func:`gnomon.engine.attention.triton.select.select`."""
-        if self._workspace is not None and cache.index_layout is not None:
+        if self._hopper and cache.index_layout is not None:
             tiles = self._plans.tiles(rows, rows.num_rows)  # a request is one tile
             geometry = cache.index_layout.geometry
             if cuda_select.fits(geometry, index_q, tiles.widest, tiles.count, rule):
                 shape = (rows.num_rows, index_q.shape[1], rule.topk_blocks)
                 chosen = unselected(tiles, shape, index_q.device)
-                cuda_select.select(
-                    cache, rows, index_q, rule, tiles.bounds, tiles.widest, self._workspace, chosen
-                )
+                cuda_select.select(cache, rows, index_q, rule, tiles.bounds, tiles.widest, chosen)
                 return Selection(chosen)
         return select(cache, rows, index_q, rule, self._plans, self._arithmetic)
 
     def sparse(
         self, cache: LayerCache, rows: RowBatch, q: torch.Tensor, selection: Selection
     ) -> torch.Tensor:
-        """See :func:`gnomon.engine.attention.triton.sparse.sparse`."""
+        """Attend to selected blocks; see :func:`gnomon.engine.attention.triton.sparse.sparse`."""
+        if self._hopper and cuda_sparse.fits(cache, q):
+            return cuda_sparse.sparse(cache, rows, q, selection)
         return sparse(cache, rows, q, selection, self._arithmetic)
 
     def dense(

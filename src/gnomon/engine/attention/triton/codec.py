@@ -140,19 +140,27 @@ def e8m0_value(code):
 
 
 @triton.jit
-def _scales(
-    page, t, d, seen, SCALE: tl.constexpr, GROUP: tl.constexpr, AT: tl.constexpr, DIM: tl.constexpr
+def _group_scales(
+    page, t, seen, SCALE: tl.constexpr, GROUP: tl.constexpr, AT: tl.constexpr, DIM: tl.constexpr
 ):
-    """Scales of tokens t and elements d, broadcast against each other; unseen ones are 0."""
-    if SCALE == S_FP32:
-        at = (page + AT).to(tl.pointer_type(tl.int32)) + t
-        return tl.load(at, mask=seen, other=0).to(tl.float32, bitcast=True)
-    else:  # noqa: RET505 - a compile-time branch
-        code = tl.load(page + AT + t * (DIM // GROUP) + d // GROUP, mask=seen, other=0)
-        if SCALE == S_E8M0:
-            return e8m0_value(code.to(tl.int32))
-        else:  # noqa: RET505 - a compile-time branch
-            return e4m3_value(code.to(tl.int32))
+    """Scale of each entry of a part of tokens t [T, 1], fp32 [T, D / 2], and the largest code.
+
+    A scale is loaded once and spread over its group in registers.
+    """
+    T: tl.constexpr = t.shape[0]
+    GROUPS: tl.constexpr = DIM // GROUP
+    g = tl.arange(0, GROUPS)[None, :]
+    code = tl.load(page + AT + t * GROUPS + g, mask=seen, other=0).to(tl.int32)
+    value = e8m0_value(code) if SCALE == S_E8M0 else e4m3_value(code)
+    spread = tl.broadcast_to(value[:, :, None], (T, GROUPS, GROUP // 2))
+    return tl.reshape(spread, (T, DIM // 2)), tl.max(code)
+
+
+@triton.jit
+def _token_scale(page, t, seen, AT: tl.constexpr):
+    """fp32 scales of tokens t."""
+    at = (page + AT).to(tl.pointer_type(tl.int32)) + t
+    return tl.load(at, mask=seen, other=0).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -194,18 +202,20 @@ def load_parts(
         low, high = codes_of(tl.load(at, mask=seen, other=0).to(tl.int32), ARRANGED)
         a = e2m1_value(low)
         b = e2m1_value(high)
-        scale = _scales(page, t, d0, seen, SCALE, GROUP, SCALE_AT, DIM)
+        scale, largest = _group_scales(page, t, seen, SCALE, GROUP, SCALE_AT, DIM)
         a *= scale
         b *= scale
-        if SCALE == S_E8M0:  # scale bytes 253 and 254 reach beyond bf16: the largest finite number
-            a = tl.where(a > BF16_MAX, BF16_MAX, tl.where(a < -BF16_MAX, -BF16_MAX, a))
-            b = tl.where(b > BF16_MAX, BF16_MAX, tl.where(b < -BF16_MAX, -BF16_MAX, b))
+        if SCALE == S_E8M0:  # noqa: SIM102 - one is decided at compile time
+            if largest >= 253:  # reaches beyond bf16: the largest finite number
+                a = tl.where(a > BF16_MAX, BF16_MAX, tl.where(a < -BF16_MAX, -BF16_MAX, a))
+                b = tl.where(b > BF16_MAX, BF16_MAX, tl.where(b < -BF16_MAX, -BF16_MAX, b))
     else:
         a = _wide_part(page, t, d0, seen, ELEM, DIM)
         b = _wide_part(page, t, d1, seen, ELEM, DIM)
-        if SCALE != UNSCALED:
-            a *= _scales(page, t, d0, seen, SCALE, GROUP, SCALE_AT, DIM)
-            b *= _scales(page, t, d1, seen, SCALE, GROUP, SCALE_AT, DIM)
+        if SCALE == S_FP32:
+            scale = _token_scale(page, t, seen, SCALE_AT)
+            a *= scale
+            b *= scale
     return a, b
 
 
