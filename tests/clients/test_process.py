@@ -20,7 +20,7 @@ SMALL = ("nano", "--max-model-len", "2048", "--kv-cache-memory-bytes", "33554432
 
 @pytest.fixture
 def server(tmp_path: Path) -> contextlib.AbstractContextManager[ServerProcess]:
-    return gnomon_serve(tmp_path / "server.log", *SMALL)
+    return gnomon_serve(tmp_path / "server.log", *SMALL, "--shutdown-timeout", "0.1")
 
 
 def endless(server: ServerProcess) -> tuple[threading.Thread, list[str]]:

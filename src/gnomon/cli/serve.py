@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -20,7 +19,8 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
     api_key: Annotated[
-        str | None, typer.Option(help="Key that clients must send to /v1; none if left out.")
+        list[str] | None,
+        typer.Option(help="Key that clients must send to /v1; repeat for more, none if left out."),
     ] = None,
     served_model_name: Annotated[
         list[str] | None,
@@ -40,31 +40,86 @@ def serve(
             "deepseek_r1 or none."
         ),
     ] = "minimax_m3",
+    reasoning_format: Annotated[
+        str,
+        typer.Option(
+            help="Where chat answers carry reasoning: field (reasoning_content), content (the "
+            "model's own block) or both."
+        ),
+    ] = "field",
+    max_body_bytes: Annotated[int, typer.Option(help="Longest request body.")] = 64 * 2**20,
+    max_messages: Annotated[
+        int, typer.Option(help="Most messages or input items of a request.")
+    ] = 8192,
+    max_tools: Annotated[int, typer.Option(help="Most tools of a request.")] = 1024,
+    max_open_requests: Annotated[
+        int, typer.Option(help="Most requests open at a time, running and queued; more get a 429.")
+    ] = 1024,
+    max_requests_per_key: Annotated[
+        int | None, typer.Option(help="The same for one API key; no limit if left out.")
+    ] = None,
+    request_timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds a generation may take; no limit if left out."),
+    ] = None,
+    stall_timeout: Annotated[
+        float,
+        typer.Option(help="Seconds a client may leave its answer unread before it is aborted."),
+    ] = 60,
+    shutdown_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that open requests may go on after SIGTERM before they are cut."
+        ),
+    ] = 5,
+    max_stored_responses: Annotated[
+        int, typer.Option(help="Most responses kept for previous_response_id; 0 keeps none.")
+    ] = 1024,
+    log_format: Annotated[str, typer.Option(help="Format of the log: text or json.")] = "text",
+    debug_state: Annotated[
+        bool, typer.Option("--debug-state", help="Serve /debug/state: queue, blocks, requests.")
+    ] = False,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; exit 2 if refused, 1 if the engine dies."""
     from pydantic import ValidationError
 
     from gnomon.engine.errors import EngineDead, EngineError, OptionsError, Refusal, StartupRefused
+    from gnomon.engine.serve.logs import LogFormat, configure
     from gnomon.engine.serve.options import ServeOptions
+    from gnomon.engine.serve.reasoning_format import ReasoningFormat
     from gnomon.engine.serve.server import serve as run_server
 
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    if log_format not in get_args(LogFormat):
+        refuse([Refusal("option", f"--log-format {log_format!r} is unknown.", "Use text or json.")])
+    configure(cast(LogFormat, log_format))
     try:
         run_server(
             ServeOptions(
                 **{name: getattr(options, name) for name in type(options).model_fields},
                 host=host,
                 port=port,
-                api_key=api_key,
+                api_key=tuple(api_key or ()),
                 served_model_name=tuple(served_model_name or ()),
                 tool_call_parser=tool_call_parser,
                 reasoning_parser=reasoning_parser,
+                reasoning_format=cast(ReasoningFormat, reasoning_format),
+                max_body_bytes=max_body_bytes,
+                max_messages=max_messages,
+                max_tools=max_tools,
+                max_open_requests=max_open_requests,
+                max_requests_per_key=max_requests_per_key,
+                request_timeout_s=request_timeout,
+                stall_timeout_s=stall_timeout,
+                shutdown_timeout_s=shutdown_timeout,
+                max_stored_responses=max_stored_responses,
+                debug_state=debug_state,
             )
         )
     except ValidationError as error:
-        flags = ["--" + str(problem["loc"][0]).replace("_", "-") for problem in error.errors()]
+        flags = [
+            "--" + str(problem["loc"][0]).removesuffix("_s").replace("_", "-")
+            for problem in error.errors()
+        ]
         refuse(
             [
                 Refusal("option", f"{flag}: {problem['msg']}.", f"Change {flag}.")

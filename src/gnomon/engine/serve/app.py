@@ -12,11 +12,14 @@ from starlette.exceptions import HTTPException
 
 import gnomon
 from gnomon.engine.serve.auth import ApiKey
-from gnomon.engine.serve.errors import ApiError, bad_request, internal
+from gnomon.engine.serve.errors import ApiError, ClientStalled, bad_request, internal
+from gnomon.engine.serve.gate import Gatekeeper
 from gnomon.engine.serve.handlers import meta
 from gnomon.engine.serve.handlers.chat import chat_completions
 from gnomon.engine.serve.handlers.completions import completions
 from gnomon.engine.serve.handlers.responses import responses
+from gnomon.engine.serve.limits import BodyLimit, SlowReaders
+from gnomon.engine.serve.logs import RequestIds
 from gnomon.engine.serve.protocol.chat import ChatRequest
 from gnomon.engine.serve.protocol.completions import CompletionRequest
 from gnomon.engine.serve.protocol.responses import ResponsesRequest
@@ -32,8 +35,13 @@ def build_app(served: Served) -> FastAPI:
     _add_generation(app, served)
     _add_meta(app, served)
     _add_errors(app)
-    if served.options.api_key is not None:
-        app.add_middleware(ApiKey, key=served.options.api_key)
+    # The last one added is the first to see a request.
+    app.add_middleware(BodyLimit, most=served.options.max_body_bytes)
+    app.add_middleware(Gatekeeper, gate=served.gate)
+    if served.options.api_key:
+        app.add_middleware(ApiKey, keys=served.options.api_key)
+    app.add_middleware(SlowReaders, timeout_s=served.options.stall_timeout_s)
+    app.add_middleware(RequestIds)
     return app
 
 
@@ -72,6 +80,12 @@ def _add_meta(app: FastAPI, served: Served) -> None:
     async def _server_info() -> Response:
         return meta.server_info(served)
 
+    if served.options.debug_state:
+
+        @app.get("/debug/state")
+        async def _state() -> Response:
+            return await meta.debug_state(served)
+
     @app.get("/metrics")
     async def _metrics() -> Response:
         return await meta.metrics(served)
@@ -92,7 +106,8 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def _any(request: Request, error: Exception) -> Response:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        if not isinstance(error, ClientStalled):
+            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return error_response(internal())
 
 

@@ -59,6 +59,10 @@ _KINDS = {
 }
 
 
+class ClientStalled(Exception):
+    """A client stopped reading its answer; there is nobody to tell."""
+
+
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """A 400: the request is wrong."""
     return ApiError(400, message, param=param, code=code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence, Set
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from gnomon.engine.errors import EngineError
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 from gnomon.engine.serve.detokenizer import Detokenizer
-from gnomon.engine.serve.errors import from_engine, unavailable
+from gnomon.engine.serve.errors import ApiError, from_engine, unavailable
 from gnomon.engine.serve.metrics import Metrics, RequestTimer
 from gnomon.engine.serve.parsers.base import Event, OutputParser
 from gnomon.engine.serve.stops import StopStrings
@@ -125,11 +126,15 @@ class Transcript:
 
 
 async def generate(
-    engine: Engine, tokenizer: Tokenizer, metrics: Metrics, job: Generation
+    engine: Engine,
+    tokenizer: Tokenizer,
+    metrics: Metrics,
+    job: Generation,
+    timeout_s: float | None = None,
 ) -> AsyncGenerator[list[Event] | Finished, None]:
     """Run one generation: the events of each step, then :class:`Finished`.
 
-    Leaving the iteration early aborts the request in the engine.
+    Leaving the iteration early aborts the request in the engine, and so does the time-out.
 
     Raises:
         ApiError: the engine refused the request, or died.
@@ -141,7 +146,7 @@ async def generate(
     reason: FinishReason | None = None
     try:
         async with contextlib.aclosing(steps):
-            async for step in steps:
+            async for step in _until(steps, timeout_s):
                 timer.step(len(step.token_ids), step.queue_s)
                 cached = max(cached, step.num_cached)
                 reason = step.finish_reason
@@ -164,6 +169,34 @@ async def generate(
         yield last
     usage = Usage(len(job.prompt_ids), cached, transcript.completion, transcript.reasoning)
     yield Finished(truncated, usage)
+
+
+async def _until(
+    steps: AsyncGenerator[TokenOutput, None], timeout_s: float | None
+) -> AsyncGenerator[TokenOutput, None]:
+    """The steps that come in time.
+
+    Raises:
+        ApiError: the time is over.
+    """
+    if timeout_s is None:
+        async for step in steps:
+            yield step
+        return
+    end = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        try:
+            async with asyncio.timeout_at(end):
+                step = await anext(steps)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise ApiError(
+                504,
+                f"The request took longer than {timeout_s:g} s, the most this server allows.",
+                code="request_timeout",
+            ) from None
+        yield step
 
 
 def _close(timer: RequestTimer, reason: FinishReason | None) -> None:

@@ -16,17 +16,49 @@ class ServeOptions(EngineOptions):
 
     Attributes:
         served_model_name: names clients may use; empty means the model as it was given.
-        api_key: what clients must send as a bearer token; None asks for nothing.
+        api_key: keys of which clients must send one; none asks for nothing.
         reasoning_format: where chat answers carry reasoning.
+        max_body_bytes: longest request body.
+        max_messages: most messages or input items of a request.
+        max_tools: most tools of a request.
+        max_open_requests: most requests open at a time, running and queued.
+        max_requests_per_key: the same for one API key; None is no limit.
+        request_timeout_s: how long a generation may take; None is no limit.
+        stall_timeout_s: how long a client may leave its answer unread.
+        shutdown_timeout_s: how long open requests may go on after SIGTERM.
+        max_stored_responses: most responses kept for ``previous_response_id``.
+        debug_state: serve ``/debug/state``.
     """
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
-    api_key: str | None = Field(default=None, min_length=1)
+    api_key: tuple[str, ...] = ()
     served_model_name: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     tool_call_parser: str = registry.DEFAULT
     reasoning_parser: str = registry.DEFAULT
     reasoning_format: ReasoningFormat = ReasoningFormat.FIELD
+    max_body_bytes: int = Field(default=64 * 2**20, ge=1024)
+    max_messages: int = Field(default=8192, ge=1)
+    max_tools: int = Field(default=1024, ge=1)
+    max_open_requests: int = Field(default=1024, ge=1)
+    max_requests_per_key: int | None = Field(default=None, ge=1)
+    request_timeout_s: float | None = Field(default=None, gt=0)
+    stall_timeout_s: float = Field(default=60, gt=0)
+    shutdown_timeout_s: float = Field(default=5, ge=0)
+    max_stored_responses: int = Field(default=1024, ge=0)
+    debug_state: bool = False
+
+    @field_validator("api_key", mode="before")
+    @classmethod
+    def _one_key_or_more(cls, given: object) -> object:
+        return () if given is None else (given,) if isinstance(given, str) else given
+
+    @field_validator("api_key")
+    @classmethod
+    def _usable_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(keys):
+            raise ValueError("a key must not be empty")
+        return keys
 
     @field_validator("tool_call_parser")
     @classmethod

@@ -13,7 +13,8 @@ import msgspec
 
 import gnomon
 from gnomon.engine.serve import conversation, history
-from gnomon.engine.serve.errors import ApiError, unavailable
+from gnomon.engine.serve.errors import ApiError, bad_request, unavailable
+from gnomon.engine.serve.gate import Gate
 from gnomon.engine.serve.generation import Engine, Finished, Generation, generate
 from gnomon.engine.serve.metrics import Metrics
 from gnomon.engine.serve.options import ServeOptions
@@ -47,6 +48,7 @@ class Served:
     tokenizer: Tokenizer
     template: ChatTemplate
     defaults: GenerationDefaults
+    gate: Gate
     metrics: Metrics = field(default_factory=Metrics)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -63,6 +65,7 @@ class Served:
             tokenizer=Tokenizer.load(folder),
             template=ChatTemplate.load(folder),
             defaults=GenerationDefaults.load(folder),
+            gate=Gate(options.max_open_requests, options.max_requests_per_key),
         )
 
     @property
@@ -117,6 +120,8 @@ class Served:
         Raises:
             ApiError: a message is wrong or the conversation does not fit.
         """
+        self._require_few("messages", len(messages), self.options.max_messages)
+        self._require_few("tools", len(tools), self.options.max_tools)
         turns = conversation.template_messages(messages, self.reasoning)
         history.require_answers(messages)
         prompt = await asyncio.to_thread(
@@ -155,7 +160,9 @@ class Served:
 
     def run(self, job: Generation) -> Events:
         """Run a generation."""
-        return generate(self.engine, self.tokenizer, self.metrics, job)
+        return generate(
+            self.engine, self.tokenizer, self.metrics, job, self.options.request_timeout_s
+        )
 
     def info(self) -> dict[str, Any]:
         """Every effective setting, for attestation."""
@@ -169,9 +176,28 @@ class Served:
             "tool_call_parser": self.options.tool_call_parser,
             "reasoning_parser": self.options.reasoning_parser,
             "reasoning_format": self.options.reasoning_format.value,
+            "limits": {
+                name: getattr(self.options, name)
+                for name in (
+                    "max_body_bytes",
+                    "max_messages",
+                    "max_tools",
+                    "max_open_requests",
+                    "max_requests_per_key",
+                    "request_timeout_s",
+                    "stall_timeout_s",
+                    "shutdown_timeout_s",
+                    "max_stored_responses",
+                )
+            },
             "chat_template_sha256": self.template.sha256,
             "generation_defaults": self.defaults.report(),
         }
+
+    @staticmethod
+    def _require_few(what: str, number: int, most: int) -> None:
+        if number > most:
+            raise bad_request(f"The request has {number} {what}; at most {most} are taken.", what)
 
     def _hidden(self) -> frozenset[int]:
         """Special tokens that give no text: all but those the parsers read."""

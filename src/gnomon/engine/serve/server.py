@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
@@ -28,18 +29,22 @@ _BACKLOG = 2048
 _IDLE_CONNECTION_S = 900
 _LAST_ANSWERS_S = 5  # how long open connections may take to hear that the server ends
 _POLL_S = 0.1
+_PROMPTS = 1024  # open at a time; a completions request may have several
 
 
 def serve(options: ServeOptions) -> None:
     """Serve until SIGTERM or SIGINT. ``/health`` answers 503 until the engine is ready.
 
-    A signal ends running requests with an error, the core and the process, in that order.
+    After a signal no new request is taken; open ones may finish within the shutdown time-out, then
+    they end with an error. The core and the process end after them. A second signal cuts at once.
 
     Raises:
         EngineError: the server could not start, or the engine died.
     """
     folder = resolve_model(options.model)
-    engine = EngineClient(options.engine_options())
+    engine = EngineClient(
+        options.engine_options(), max_open_requests=max(_PROMPTS, options.max_open_requests)
+    )
     served = Served.load(engine, options, folder)
     with _listen(options.host, options.port) as listener:
         uvloop.run(_serve(served, engine, listener))
@@ -56,7 +61,8 @@ async def _serve(served: Served, engine: EngineClient, listener: socket.socket) 
         timeout_graceful_shutdown=_LAST_ANSWERS_S,
     )
     loop = asyncio.get_running_loop()
-    http = _HttpServer(config, lambda: loop.call_soon_threadsafe(stopping.set))
+    signals = _Signals(served, stopping, cut := asyncio.Event())
+    http = _HttpServer(config, lambda: loop.call_soon_threadsafe(signals.arrived))
     answering = asyncio.create_task(http.serve(sockets=[listener]))
     living = asyncio.create_task(_live(served, engine, listener))
     stop = asyncio.create_task(stopping.wait())
@@ -64,6 +70,7 @@ async def _serve(served: Served, engine: EngineClient, listener: socket.socket) 
         await asyncio.wait((answering, living, stop), return_when=asyncio.FIRST_COMPLETED)
         if living.done():
             await living  # raises why the engine could not start, or died
+        await _drain(served, living, cut)
     finally:
         living.cancel()
         await asyncio.gather(living, return_exceptions=True)
@@ -72,6 +79,39 @@ async def _serve(served: Served, engine: EngineClient, listener: socket.socket) 
         http.should_exit = True
         await answering
         stop.cancel()
+
+
+@dataclass
+class _Signals:
+    """The first signal drains, the second cuts."""
+
+    served: Served
+    stopping: asyncio.Event
+    cut: asyncio.Event
+
+    def arrived(self) -> None:
+        self.served.gate.draining = True
+        (self.cut if self.stopping.is_set() else self.stopping).set()
+
+
+async def _drain(served: Served, living: asyncio.Task[None], cut: asyncio.Event) -> None:
+    """Wait for open requests, up to the deadline, a second signal or the engine's death."""
+    if not served.gate.open or not served.options.shutdown_timeout_s:
+        return
+    log.info(
+        "shutting down: %d open requests have %g s to finish",
+        served.gate.open,
+        served.options.shutdown_timeout_s,
+    )
+    ends = [asyncio.create_task(served.gate.emptied()), asyncio.create_task(cut.wait())]
+    await asyncio.wait(
+        (*ends, living),
+        timeout=served.options.shutdown_timeout_s,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    for end in ends:
+        end.cancel()
+    await asyncio.gather(*ends, return_exceptions=True)
 
 
 async def _live(served: Served, engine: EngineClient, listener: socket.socket) -> None:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gnomon.engine.serve.errors import ApiError, internal
+from gnomon.engine.serve.errors import ApiError, ClientStalled, internal
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,8 @@ class EventStream(Response):
                         await send(_HEAD)
                         started = True
                     await send(_body(chunk))
+            except ClientStalled:
+                raise
             except Exception as error:
                 problem = error if isinstance(error, ApiError) else internal()
                 if problem is not error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from starlette.responses import JSONResponse, Response
 
 import gnomon
@@ -13,8 +14,9 @@ from gnomon.engine.serve.served import Served, require_ready
 
 
 def health(served: Served) -> JSONResponse:
-    """200 once a real forward has run, 503 before and after."""
+    """200 once a real forward has run, 503 before, while the server drains, and after."""
     require_ready(served.engine)
+    served.gate.refuse_if_draining()
     return JSONResponse({"status": "ok"})
 
 
@@ -51,6 +53,22 @@ def _model(served: Served, name: str) -> dict[str, Any]:
         "reasoning_format": served.options.reasoning_format.value,
         "max_model_len": served.engine.facts.max_model_len,
     }
+
+
+async def debug_state(served: Served) -> JSONResponse:
+    """Queue and blocks now, and who has requests open."""
+    require_ready(served.engine)
+    stats = msgspec.to_builtins(await served.engine.stats())
+    stats.pop("type")  # the message's tag
+    gate = served.gate
+    return JSONResponse(
+        {
+            "engine": stats,
+            "open_requests": gate.open,
+            "open_requests_per_key": gate.open_per_key,
+            "draining": gate.draining,
+        }
+    )
 
 
 async def metrics(served: Served) -> Response:

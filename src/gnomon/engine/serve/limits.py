@@ -1,0 +1,100 @@
+"""Bounds on what a client may send, and on how slowly it may read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gnomon.engine.serve.errors import ApiError, ClientStalled
+from gnomon.engine.serve.sse import error_response
+
+log = logging.getLogger(__name__)
+
+
+class BodyLimit:
+    """ASGI middleware that answers 413 to a longer body, before anything parses it."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take the whole body in, then pass the request on."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        body = await self._body(scope, receive)
+        if body is None:
+            error = ApiError(
+                413,
+                f"The body is longer than {self._most} bytes, the most this server takes.",
+                code="body_too_large",
+                headers={"connection": "close"},
+            )
+            await error_response(error)(scope, receive, send)
+            return
+        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return first.pop() if first else await receive()
+
+        await self._app(scope, replay, send)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The whole body; None if it is too long."""
+        told = Headers(scope=scope).get("content-length", "")
+        if told.isdigit() and int(told[:20]) > self._most:
+            return None
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return bytes(body)
+            body += message.get("body", b"")
+            if len(body) > self._most:
+                return None
+            if not message.get("more_body", False):
+                return bytes(body)
+
+
+class SlowReaders:
+    """ASGI middleware that ends answers nobody reads.
+
+    The HTTP server buffers some 64 KiB of an answer, then stops to take more until the client
+    reads. Meanwhile the engine goes on and its tokens wait, at most ``max_tokens`` of them. After
+    the time-out the generation is aborted and the connection closed.
+    """
+
+    def __init__(self, app: ASGIApp, timeout_s: float) -> None:
+        self._app = app
+        self._timeout_s = timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, watching its answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        stalled = False
+
+        async def watched(message: Message) -> None:
+            nonlocal stalled
+            if stalled:
+                raise ClientStalled
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await send(message)
+            except TimeoutError:
+                stalled = True
+                raise ClientStalled from None
+
+        try:
+            await self._app(scope, receive, watched)
+        except ClientStalled:
+            log.warning(
+                "%s: the client read nothing for %g s; its request is aborted",
+                scope["path"],
+                self._timeout_s,
+            )
