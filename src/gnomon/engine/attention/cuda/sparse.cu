@@ -2,7 +2,7 @@
 // the row's list of pages.
 //
 // A CTA has one (row, KV head); each of its warps takes every eighth page of the list, brings keys and
-// values in with bulk copies of 32 tokens, and keeps a running softmax of its own; the CTA merges
+// values in with asynchronous copies of 32 tokens, and keeps a running softmax of its own; the CTA merges
 // them at the end, so nothing goes through global memory. Queries are the A operand (16 heads), keys
 // and values the B operand of m16n8k16 bf16 products, unpacked in registers: a code's bits, moved to
 // a bf16's exponent and mantissa, are a bf16 of 2^-126 times the element, and one packed product with
@@ -34,7 +34,7 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kTokens = 128;
-constexpr int kPiece = 32;  // tokens of one bulk copy
+constexpr int kPiece = 32;  // tokens copied at a time
 constexpr int kStages = 2;
 constexpr int kCodes = kPiece * 64;  // bytes
 constexpr float kBack = 18446744073709551616.0f;  // 2^64
@@ -57,19 +57,20 @@ struct Shared {
   uint4 queries[8][32];  // A fragments of the eight steps of 16 dims, a lane each
   float peak[kWarps][16];
   float total[kWarps][16];
-  alignas(8) uint64_t full[kWarps][kStages];
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes,
-                                          uint32_t bar) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to), "l"(from), "r"(bytes), "r"(bar)
-      : "memory");
+__device__ __forceinline__ void copy_16_bytes(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ float power_of_2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 __device__ __forceinline__ void product(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
@@ -124,10 +125,6 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const SparseParams 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int64_t row = blockIdx.x;
   const int head = blockIdx.y;
-  if (threadIdx.x < kWarps * kStages)
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(
-        shared_address(&s.full[0][0] + threadIdx.x)));
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   const int64_t position = p.positions[row], request = p.request[row];
   const int64_t* list = p.blocks + (row * p.kv_heads + head) * p.slots;
   const __nv_bfloat16* q = p.q + (row * p.kv_heads + head) * p.shared * 128;
@@ -163,70 +160,71 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const SparseParams 
   int feed_slot = warp, feed_piece = 0, feed_stop = 0;
   int64_t feed_page = 0;
   if (feed_slot < p.slots) feed_stop = visible(feed_slot, feed_page);
+  const uint32_t ring = shared_address(s.ring[warp][0][0]) + lane * 16;
+  const uint32_t scales = shared_address(s.ring[warp][0][lane / 16]) + kCodes + lane % 16 * 16;
   auto feed = [&](int stage) {
     while (feed_slot < p.slots && feed_piece * kPiece >= feed_stop) {
       feed_slot += kWarps;
       feed_piece = 0;
       feed_stop = feed_slot < p.slots ? visible(feed_slot, feed_page) : 0;
     }
-    if (feed_slot >= p.slots) return;
-    if (lane == 0) {
+    if (feed_slot < p.slots) {
       const int64_t at = (feed_page * p.kv_heads + head) * P::kBytes;
-      const uint32_t bar = shared_address(&s.full[warp][stage]);
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar),
-                   "r"(2 * P::kPieceBytes)
-                   : "memory");
+      const uint8_t *keys = p.k + at, *values = p.v + at;
+      const uint32_t to = stage * 2 * P::kPieceBytes;
+      const int codes = feed_piece * kCodes + lane * 16;
 #pragma unroll
-      for (int field = 0; field < 2; ++field) {
-        const uint8_t* bytes = (field ? p.v : p.k) + at;
-        const uint32_t to = shared_address(s.ring[warp][stage][field]);
-        bulk_copy(to, bytes + feed_piece * kCodes, kCodes, bar);
-        bulk_copy(to + kCodes, bytes + kTokens * 64 + feed_piece * P::kPieceScales,
-                  P::kPieceScales, bar);
+      for (int i = 0; i < kCodes; i += 512) {
+        copy_16_bytes(ring + to + i, keys + codes + i);
+        copy_16_bytes(ring + to + P::kPieceBytes + i, values + codes + i);
       }
+      if (lane % 16 * 16 < P::kPieceScales)  // lanes 0 to 15 for the keys, the others the values
+        copy_16_bytes(scales + to, (lane < 16 ? keys : values) + kTokens * 64 +
+                                       feed_piece * P::kPieceScales + lane % 16 * 16);
+      ++feed_piece;
     }
-    ++feed_piece;
+    asm volatile("cp.async.commit_group;" ::: "memory");
   };
   for (int stage = 0; stage < kStages; ++stage) feed(stage);
 
   const float to_log2 = p.to_log2 * kBack;
   int stage = 0;
-  uint32_t parity = 0;
   for (int slot = warp; slot < p.slots; slot += kWarps) {
     int64_t page = 0;
     const int stop = visible(slot, page);
     for (int first = 0; first < stop; first += kPiece) {
-      asm volatile(
-          "{\n.reg .pred done;\n"
-          "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-          "@!done bra again;\n}" ::"r"(shared_address(&s.full[warp][stage])),
-          "r"(parity)
-          : "memory");
+      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
+      __syncwarp();
       const uint8_t* keys = s.ring[warp][stage][0];
       const uint8_t* values = s.ring[warp][stage][1];
       const int left = stop - first;  // visible tokens of the piece
       float logits[4][4];
+      uint4 raw[4];
+      uint32_t by[4][kNv ? 2 : 1];
 #pragma unroll
       for (int tile = 0; tile < 4; ++tile) {
         const int token = 8 * tile + token_of(g);
-        const uint4 raw = *reinterpret_cast<const uint4*>(keys + token * 64 + t * 16);
-        uint32_t scale[2];
-        if constexpr (kNv) {
-          scale[0] = scale_bits<true>(keys + kCodes, token, 2 * t) * 0x10001u;
-          scale[1] = scale_bits<true>(keys + kCodes, token, 2 * t + 1) * 0x10001u;
-        } else {
-          scale[0] = scale[1] = scale_bits<false>(keys + kCodes, token, t) * 0x10001u;
-        }
-        const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+        raw[tile] = *reinterpret_cast<const uint4*>(keys + token * 64 + t * 16);
+#pragma unroll
+        for (int h = 0; h < (kNv ? 2 : 1); ++h)
+          by[tile][h] = scale_bits<kNv>(keys + kCodes, token, kNv ? 2 * t + h : t) * 0x10001u;
 #pragma unroll
         for (int i = 0; i < 4; ++i) logits[tile][i] = 0;
+      }
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          const uint32_t by = scale[w / 2];
-          product(logits[tile], s.queries[2 * w][lane], scaled(codes<0>(words[w]), by),
-                  scaled(codes<1>(words[w]), by));
-          product(logits[tile], s.queries[2 * w + 1][lane], scaled(codes<2>(words[w]), by),
-                  scaled(codes<3>(words[w]), by));
+      for (int w = 0; w < 4; ++w) {
+        const uint4 first_step = s.queries[2 * w][lane], second_step = s.queries[2 * w + 1][lane];
+#pragma unroll
+        for (int tile = 0; tile < 4; ++tile) {
+          const uint32_t word = w == 0   ? raw[tile].x
+                                : w == 1 ? raw[tile].y
+                                : w == 2 ? raw[tile].z
+                                         : raw[tile].w;
+          const uint32_t factor = by[tile][kNv ? w / 2 : 0];
+          product(logits[tile], first_step, scaled(codes<0>(word), factor),
+                  scaled(codes<1>(word), factor));
+          product(logits[tile], second_step, scaled(codes<2>(word), factor),
+                  scaled(codes<3>(word), factor));
         }
       }
       // Columns 2 t and 2 t + 1 of each tile, rows g (0, 1) and g + 8 (2, 3).
@@ -247,7 +245,7 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const SparseParams 
       if (__any_sync(~0u, top[0] > peak[0] || top[1] > peak[1])) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const float raised = fmaxf(peak[r], top[r]), decay = exp2f(peak[r] - raised);
+          const float raised = fmaxf(peak[r], top[r]), decay = power_of_2(peak[r] - raised);
           peak[r] = raised;
           total[r] *= decay;
 #pragma unroll
@@ -264,26 +262,26 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const SparseParams 
         for (int tile = 0; tile < 2; ++tile)
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
-            const float x = exp2f(logits[2 * half + tile][2 * r] - peak[r]);
-            const float y = exp2f(logits[2 * half + tile][2 * r + 1] - peak[r]);
+            const float x = power_of_2(logits[2 * half + tile][2 * r] - peak[r]);
+            const float y = power_of_2(logits[2 * half + tile][2 * r + 1] - peak[r]);
             total[r] += x + y;
             asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(a[2 * tile + r]) : "f"(y), "f"(x));
           }
         const uint4 weights = {a[0], a[1], a[2], a[3]};
-        uint2 raw[2][2];
-        uint32_t by[2];
+        uint2 pairs[2][2];
+        uint32_t factors[2];
 #pragma unroll
         for (int tile = 0; tile < 2; ++tile) {
           uint32_t bits[2];
 #pragma unroll
           for (int c = 0; c < 2; ++c) {
             const int token = 16 * half + 8 * tile + token_of(2 * t + c);
-            raw[tile][c] = *reinterpret_cast<const uint2*>(values + token * 64 + g * 8);
+            pairs[tile][c] = *reinterpret_cast<const uint2*>(values + token * 64 + g * 8);
             // What nobody sees may be NaN, and 0 * NaN is NaN.
             const uint32_t found = scale_bits<kNv>(values + kCodes, token, kNv ? g : g / 2);
             bits[c] = token < left ? found : 0;
           }
-          by[tile] = bits[0] | bits[1] << 16;
+          factors[tile] = bits[0] | bits[1] << 16;
         }
         // Column g of product n is dim 16 g + n; its tokens are two of each tile.
 #pragma unroll
@@ -291,24 +289,24 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const SparseParams 
           uint32_t low[2], high[2];
 #pragma unroll
           for (int tile = 0; tile < 2; ++tile) {
-            const uint32_t x = w ? raw[tile][0].y : raw[tile][0].x;
-            const uint32_t y = w ? raw[tile][1].y : raw[tile][1].x;
+            const uint32_t x = w ? pairs[tile][0].y : pairs[tile][0].x;
+            const uint32_t y = w ? pairs[tile][1].y : pairs[tile][1].x;
             low[tile] = __byte_perm(x, y, 0x5410);
             high[tile] = __byte_perm(x, y, 0x7632);
           }
-          add<0>(acc[8 * w + 0], weights, low, by);
-          add<1>(acc[8 * w + 1], weights, low, by);
-          add<2>(acc[8 * w + 2], weights, low, by);
-          add<3>(acc[8 * w + 3], weights, low, by);
-          add<0>(acc[8 * w + 4], weights, high, by);
-          add<1>(acc[8 * w + 5], weights, high, by);
-          add<2>(acc[8 * w + 6], weights, high, by);
-          add<3>(acc[8 * w + 7], weights, high, by);
+          add<0>(acc[8 * w + 0], weights, low, factors);
+          add<1>(acc[8 * w + 1], weights, low, factors);
+          add<2>(acc[8 * w + 2], weights, low, factors);
+          add<3>(acc[8 * w + 3], weights, low, factors);
+          add<0>(acc[8 * w + 4], weights, high, factors);
+          add<1>(acc[8 * w + 5], weights, high, factors);
+          add<2>(acc[8 * w + 6], weights, high, factors);
+          add<3>(acc[8 * w + 7], weights, high, factors);
         }
       }
       __syncwarp();
       feed(stage);
-      if (++stage == kStages) stage = 0, parity ^= 1;
+      stage ^= 1;
     }
   }
 
@@ -327,7 +325,7 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const SparseParams 
   for (int r = 0; r < 2; ++r) {
     float highest = kNone;
     for (int w = 0; w < kWarps; ++w) highest = fmaxf(highest, s.peak[w][g + 8 * r]);
-    const float weight = exp2f(peak[r] - highest);
+    const float weight = power_of_2(peak[r] - highest);
 #pragma unroll
     for (int n = 0; n < 16; ++n)
 #pragma unroll
@@ -340,7 +338,7 @@ __global__ void __launch_bounds__(kThreads, 2) sparse_kernel(const SparseParams 
     float highest = kNone, sum = 0, value = 0;
     for (int w = 0; w < kWarps; ++w) highest = fmaxf(highest, s.peak[w][h]);
     for (int w = 0; w < kWarps; ++w) {
-      sum += s.total[w][h] * exp2f(s.peak[w][h] - highest);
+      sum += s.total[w][h] * power_of_2(s.peak[w][h] - highest);
       value += s.values[w][h][d];
     }
     const float out = sum > 0 ? value * kBack / sum : 0.0f;

@@ -54,13 +54,24 @@ def attend_page(
     weights = tl.exp2(logits - shift[:, None])
     decay = tl.exp2(peak - shift)
     total = total * decay + tl.sum(weights, 1)
-    if V_SCALE == S_FP32:
-        weights *= _token_scales(v_page, t, seen, V_SCALE_AT)[None, :]
     v0, v1 = load_parts(v_page, t[:, None], j, seen[:, None],
                         V_ELEM, V_INNER, DIM, V_GROUP, V_SCALE_AT, False)  # fmt: skip
-    p = weights.to(PRODUCT)
-    acc0 = tl.dot(p, v0.to(PRODUCT), acc0 * decay[:, None], input_precision="ieee")
-    acc1 = tl.dot(p, v1.to(PRODUCT), acc1 * decay[:, None], input_precision="ieee")
+    acc0 *= decay[:, None]
+    acc1 *= decay[:, None]
+    if V_SCALE == S_FP32:
+        # Weights times scales, as a share of the page's largest, keep more bits in fp16 than in
+        # bf16, and e4m3 values are exact in both.
+        scales = _token_scales(v_page, t, seen, V_SCALE_AT)
+        largest = tl.maximum(tl.max(scales), 1.1754943508222875e-38)
+        weights *= (scales / largest)[None, :]
+        VALUE: tl.constexpr = tl.float16 if PRODUCT == tl.bfloat16 else PRODUCT
+        p = weights.to(VALUE)
+        acc0 += largest * tl.dot(p, v0.to(VALUE), input_precision="ieee")
+        acc1 += largest * tl.dot(p, v1.to(VALUE), input_precision="ieee")
+    else:
+        p = weights.to(PRODUCT)
+        acc0 = tl.dot(p, v0.to(PRODUCT), acc0, input_precision="ieee")
+        acc1 = tl.dot(p, v1.to(PRODUCT), acc1, input_precision="ieee")
     return new_peak, total, acc0, acc1
 
 
