@@ -108,6 +108,7 @@ class ScriptedEngine:
     script: Script = field(default_factory=Script)
     prompts: list[list[int]] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
+    grammars: list[str | None] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     death: EngineError | None = None
@@ -124,13 +125,18 @@ class ScriptedEngine:
         )  # fmt: skip
 
     async def generate(
-        self, request_id: str, prompt_ids: Sequence[int], sampling: SamplingParams
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        grammar: str | None = None,
     ) -> AsyncGenerator[TokenOutput, None]:
         if self.death is not None:
             raise EngineDead(str(self.death))
         script = self.script
         self.prompts.append(list(prompt_ids))
         self.samplings.append(sampling)
+        self.grammars.append(grammar)
         done = False
         try:
             for at, token_id in enumerate(script.token_ids):

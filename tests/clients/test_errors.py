@@ -103,18 +103,33 @@ CHAT_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "frequency_penalty": ({"frequency_penalty": 1}, 400, "frequency_penalty", "not supported"),
     "repetition_penalty": ({"repetition_penalty": 1.1}, 400, "repetition_penalty", "not supp"),
     "min_tokens": ({"min_tokens": 3}, 400, "min_tokens", "ignore_eos"),
-    "json mode": (
-        {"response_format": {"type": "json_object"}}, 400, "response_format", "not supported",
+    "an unknown response format": (
+        {"response_format": {"type": "xml"}}, 400, "response_format.type", "not supported",
     ),
-    "parallel_tool_calls": ({"parallel_tool_calls": False}, 400, "parallel_tool_calls", "not supp"),
+    "a format without a schema": (
+        {"response_format": {"type": "json_schema"}}, 400, "response_format.json_schema", "schema",
+    ),
+    "a schema without a name": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+        400, "response_format.json_schema.name", "name",
+    ),
+    "an unsupported keyword in a format": (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
+            "type": "object", "properties": {"a": {"not": {}}}}}}},
+        400, "response_format.json_schema.schema", "properties.a: the keyword 'not'",
+    ),
+    "structured output without an end": (
+        {"response_format": {"type": "json_object"}, "ignore_eos": True}, 400, "ignore_eos", "comb",
+    ),
     "functions": ({"functions": [{"name": "f"}]}, 400, "functions", "not supported"),
     "unknown field": ({"tempreature": 1}, 400, "tempreature", "Unrecognized"),
-    "tool_choice required": (
-        {**tool(), "tool_choice": "required"}, 400, "tool_choice", "not supported",
+    "tool_choice unknown": ({**tool(), "tool_choice": "always"}, 400, "tool_choice", "always"),
+    "tool_choice required without tools": (
+        {"tool_choice": "required"}, 400, "tool_choice", "has none",
     ),
-    "tool_choice named": (
-        {**tool(), "tool_choice": {"type": "function", "function": {"name": "f"}}},
-        400, "tool_choice", "not supported",
+    "tool_choice names nobody": (
+        {**tool(), "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        400, "tool_choice", "'g'",
     ),
     "a tool that is no function": (
         {"tools": [{"type": "web", "function": {"name": "f"}}]}, 400, "tools[0].type", "function",
@@ -126,7 +141,11 @@ CHAT_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "two tools of one name": (
         {"tools": tool()["tools"] * 2}, 400, "tools", "two functions",
     ),
-    "a strict tool": (tool(strict=True), 400, "tools[0].function.strict", "not supported"),
+    "a keyword that strict tools cannot have": (
+        tool(strict=True, parameters={"type": "object", "properties": {
+            "a": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}}}),
+        400, "tools[0].function.parameters", "properties.a: the keyword 'uniqueItems'",
+    ),
     "a schema that is text": (
         tool(parameters="x"), 400, "tools[0].function.parameters", "JSON schema object",
     ),
@@ -179,7 +198,6 @@ RESPONSES_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
         {"previous_response_id": "resp_1"}, 400, "previous_response_id", "not supported",
     ),
     "background": ({"background": True}, 400, "background", "not supported"),
-    "json format": ({"text": {"format": {"type": "json_object"}}}, 400, "text", "not supported"),
     "truncation": ({"truncation": "auto"}, 400, "truncation", "not supported"),
     "summary": ({"reasoning": {"summary": "detailed"}}, 400, "reasoning.summary", "not supported"),
     "effort": ({"reasoning": {"effort": "huge"}}, 400, "reasoning.effort", "huge"),
@@ -189,8 +207,14 @@ RESPONSES_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "a tool's schema": (
         flat_tool(parameters={"type": "array"}), 400, "tools[0].parameters", "object",
     ),
-    "a strict tool": (flat_tool(strict=True), 400, "tools[0].strict", "not supported"),
-    "tool_choice required": ({"tool_choice": "required"}, 400, "tool_choice", "not supported"),
+    "a keyword that strict tools cannot have": (
+        flat_tool(strict=True, parameters={"type": "object", "propertyNames": {"maxLength": 2}}),
+        400, "tools[0].parameters", "the keyword 'propertyNames'",
+    ),
+    "tool_choice required without tools": (
+        {"tool_choice": "required"}, 400, "tool_choice", "has none",
+    ),
+    "an unknown text format": ({"text": {"format": {"type": "x"}}}, 400, "text.format.type", "'x'"),
     "unknown field": ({"speed": 1}, 400, "speed", "Unrecognized"),
 }  # fmt: skip
 

@@ -166,13 +166,8 @@ def offered_tools(
         flat: the request spelled them without a nested ``function`` (for the names in errors).
 
     Raises:
-        ApiError: a tool is wrong, or the choice is one that cannot be enforced.
+        ApiError: a tool is wrong.
     """
-    if choice not in (None, "auto", "none"):
-        raise unsupported(
-            "tool_choice",
-            f"tool_choice {choice!r} is not supported by this server; use 'auto' or 'none'.",
-        )
     found = [_tool(tool, at, flat) for at, tool in enumerate(tools or ())]
     names = [tool["function"]["name"] for tool in found]
     if len(set(names)) < len(names):
@@ -194,11 +189,6 @@ def _tool(tool: Tool, at: int, flat: bool) -> dict[str, Any]:
             f"{where}.name is {function.name!r}; use 1 to 128 letters, digits, '_', '-', '.', "
             "':' or '/'.",
             f"{where}.name",
-        )
-    if function.strict:
-        raise unsupported(
-            f"{where}.strict",
-            f"{where}.strict: true is not supported by this server; leave it out.",
         )
     found: dict[str, Any] = {"name": function.name}
     if function.description is not None:

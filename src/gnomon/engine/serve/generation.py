@@ -38,7 +38,11 @@ class Engine(Protocol):
         ...
 
     def generate(
-        self, request_id: str, prompt_ids: Sequence[int], sampling: SamplingParams
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        grammar: str | None = None,
     ) -> AsyncGenerator[TokenOutput, None]:
         """The new tokens of each step; closing the iterator early aborts the request."""
         ...
@@ -78,6 +82,7 @@ class Generation:
         stops: stop strings.
         parser: fresh, for this generation alone.
         hidden: ids that give no text.
+        grammar: source of the grammar the output must follow; None for any output.
     """
 
     id: str
@@ -86,6 +91,7 @@ class Generation:
     stops: Sequence[str]
     parser: OutputParser
     hidden: Set[int]
+    grammar: str | None = None
 
 
 @dataclass
@@ -141,7 +147,7 @@ async def generate(
     """
     transcript = Transcript(Detokenizer(tokenizer, job.hidden), StopStrings(job.stops), job.parser)
     timer = metrics.start()
-    steps = engine.generate(job.id, job.prompt_ids, job.sampling)
+    steps = engine.generate(job.id, job.prompt_ids, job.sampling, job.grammar)
     cached = 0
     reason: FinishReason | None = None
     try:

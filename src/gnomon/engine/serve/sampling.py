@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnomon.engine.errors import CheckpointError
+from gnomon.engine.grammar.limits import Limits
 from gnomon.engine.scheduler.request import SamplingParams
 from gnomon.engine.serve.errors import ApiError, bad_request
 from gnomon.engine.serve.protocol.common import SamplingFields
@@ -20,6 +21,7 @@ class GenerationDefaults:
     Attributes:
         max_tokens: cap on the output of a request that names none; None leaves the model's length.
         stop_token_ids: end-of-sequence ids.
+        limits: ends for what a schema leaves open, which random weights need.
     """
 
     temperature: float = 1.0
@@ -28,6 +30,7 @@ class GenerationDefaults:
     min_p: float = 0.0
     max_tokens: int | None = None
     stop_token_ids: tuple[int, ...] = ()
+    limits: Limits = field(default_factory=Limits)
 
     @classmethod
     def load(cls, folder: Path) -> GenerationDefaults:
@@ -52,6 +55,7 @@ class GenerationDefaults:
                 stop_token_ids=tuple(
                     eos if isinstance(eos, list) else [] if eos is None else [eos]
                 ),
+                limits=Limits(**config.get(_LIMITS, {})),
             )
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"cannot read {path}: {error}") from error
@@ -59,6 +63,9 @@ class GenerationDefaults:
     def report(self) -> dict[str, Any]:
         """As JSON, for ``/server_info``."""
         return {**asdict(self), "stop_token_ids": list(self.stop_token_ids)}
+
+
+_LIMITS = "structured_output_limits"
 
 
 def _given(config: dict[str, Any], name: str, default: Any) -> Any:

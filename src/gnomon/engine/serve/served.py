@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from gnomon.engine.serve.prompt import chat_prompt
 from gnomon.engine.serve.protocol.chat import Message
 from gnomon.engine.serve.protocol.common import SamplingFields
 from gnomon.engine.serve.sampling import GenerationDefaults, output_cap, sampling_params
+from gnomon.engine.serve.structure import Structure, grammar_of
 from gnomon.engine.serve.template import ChatTemplate
 from gnomon.engine.serve.tokenizer import Tokenizer
 
@@ -106,6 +107,7 @@ class Served:
         tools: Sequence[Mapping[str, Any]],
         kwargs: Mapping[str, Any],
         cap: tuple[str, int | None],
+        wanted: Structure | None = None,
     ) -> Generation:
         """Prepare the generation that answers a conversation.
 
@@ -116,9 +118,11 @@ class Served:
             tools: checked, in the chat shape.
             kwargs: extra template variables.
             cap: name and value of the request's output cap.
+            wanted: the form of the answer; None for any.
 
         Raises:
-            ApiError: a message is wrong or the conversation does not fit.
+            ApiError: a message is wrong, the conversation does not fit, or the form cannot be
+                enforced.
         """
         self._require_few("messages", len(messages), self.options.max_messages)
         self._require_few("tools", len(tools), self.options.max_tools)
@@ -131,7 +135,17 @@ class Served:
             self.reasoning.parser(prompt.tail) if self.reasoning else None,
             self.tools.parser(conversation.tool_schemas(tools)) if self.tools and tools else None,
         )
-        return self.generation(request_id, fields, prompt.ids, parser, cap)
+        job = self.generation(request_id, fields, prompt.ids, parser, cap)
+        if wanted is None or wanted.free:
+            return job
+        if fields.ignore_eos:
+            raise bad_request(
+                "'ignore_eos' cannot be combined with structured output or enforced tool calls.",
+                "ignore_eos",
+            )
+        dialects, limits = (self.reasoning, self.tools), self.defaults.limits
+        grammar = await asyncio.to_thread(grammar_of, wanted, prompt.tail, *dialects, limits)
+        return replace(job, grammar=grammar)
 
     def generation(
         self,

@@ -85,6 +85,8 @@ def _generation_config(ids: Mapping[str, int]) -> dict[str, Any]:
         "temperature": 1.0,
         "top_p": 0.95,
         "max_new_tokens": 256,
+        # Random weights end no string and no list by themselves.
+        "structured_output_limits": {"text": 32, "items": 3},
     }
 
 

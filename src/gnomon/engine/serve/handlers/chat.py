@@ -26,12 +26,19 @@ from gnomon.engine.serve.reasoning_format import formatted
 from gnomon.engine.serve.reply import Call, Reply, collect
 from gnomon.engine.serve.served import Events, Served
 from gnomon.engine.serve.sse import DONE, EventStream, data, error_lines, json_unless_gone
+from gnomon.engine.serve.structure import chat_format, read_choice, structure
 
 
 async def chat_completions(served: Served, body: ChatRequest, request: Request) -> Response:
     """Answer one request."""
     model = served.admit(body.model)
     tools = conversation.offered_tools(body.tools, body.tool_choice)
+    wanted = structure(
+        body.tools,
+        read_choice(body.tool_choice, body.tools),
+        body.parallel_tool_calls,
+        chat_format(body.response_format),
+    )
     job = await served.chat(
         new_id("chatcmpl-"),
         body,
@@ -41,6 +48,7 @@ async def chat_completions(served: Served, body: ChatRequest, request: Request) 
             body.chat_template_kwargs, body.reasoning_effort, "reasoning_effort"
         ),
         output_cap(body),
+        wanted,
     )
     if body.stream:
         return EventStream(_stream(served, job, model, body), error_lines)

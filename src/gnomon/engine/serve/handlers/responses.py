@@ -19,6 +19,7 @@ from gnomon.engine.serve.protocol.responses import ResponsesRequest
 from gnomon.engine.serve.responses_input import chat_tools, messages_of
 from gnomon.engine.serve.served import Served
 from gnomon.engine.serve.sse import EventStream, event, json_unless_gone
+from gnomon.engine.serve.structure import read_choice, responses_format, structure
 
 
 async def responses(served: Served, body: ResponsesRequest, request: Request) -> Response:
@@ -30,7 +31,8 @@ async def responses(served: Served, body: ResponsesRequest, request: Request) ->
             "reasoning.summary",
             f"reasoning.summary {summary!r} is not supported; reasoning is returned in full.",
         )
-    tools = conversation.offered_tools(chat_tools(body.tools), body.tool_choice, flat=True)
+    function_tools = chat_tools(body.tools)
+    tools = conversation.offered_tools(function_tools, body.tool_choice, flat=True)
     effort = body.reasoning.effort if body.reasoning else None
     job = await served.chat(
         new_id("resp_"),
@@ -39,6 +41,13 @@ async def responses(served: Served, body: ResponsesRequest, request: Request) ->
         tools,
         conversation.template_kwargs(body.chat_template_kwargs, effort, "reasoning.effort"),
         ("max_output_tokens", body.max_output_tokens),
+        structure(
+            function_tools,
+            read_choice(body.tool_choice, function_tools),
+            body.parallel_tool_calls,
+            responses_format(body.text),
+            flat=True,
+        ),
     )
     answer = _Answer(job, model, body)
     if body.stream:
@@ -136,12 +145,12 @@ class _Answer:
             "max_output_tokens": body.max_output_tokens,
             "model": self._model,
             "output": self._items.done(),
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "reasoning": {"effort": effort, "summary": None},
             "store": False,
             "temperature": sampling.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": {"type": "text"}, **(body.text or {})},
             "tool_choice": body.tool_choice or "auto",
             "tools": [tool.model_dump() for tool in body.tools or ()],
             "top_p": sampling.top_p,

@@ -74,8 +74,6 @@ class ChatRequest(SamplingFields):
         **REFUSED_SAMPLING,
         "logprobs": (False,),
         "top_logprobs": (0,),
-        "response_format": ({"type": "text"},),
-        "parallel_tool_calls": (True,),
         "functions": ([],),
         "function_call": (),
         "modalities": (["text"],),
@@ -98,6 +96,8 @@ class ChatRequest(SamplingFields):
     messages: list[Message]
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None  # its newer name
     stream: bool | None = None

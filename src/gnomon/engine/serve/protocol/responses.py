@@ -43,14 +43,12 @@ class ResponsesRequest(SamplingFields):
     NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **REFUSED_SAMPLING,
         "top_logprobs": (0,),
-        "parallel_tool_calls": (True,),
         "previous_response_id": (),
         "conversation": (),
         "background": (False,),
         "include": ([],),
         "max_tool_calls": (),
         "prompt": (),
-        "text": ({"format": {"type": "text"}}, {}),
         "truncation": ("disabled",),
     }
 
@@ -59,6 +57,8 @@ class ResponsesRequest(SamplingFields):
     instructions: str | None = None
     tools: list[FlatTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: dict[str, Any] | None = None
     max_output_tokens: Tokens | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
