@@ -45,7 +45,7 @@ _ITEMS: list[dict[str, Any]] = [
 GOOD: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [
         {"messages": _CHAT[:2], "max_tokens": 2, **_SAMPLING},
-        {"messages": _CHAT, "max_completion_tokens": 2, "reasoning_effort": "high",
+        {"messages": _CHAT, "max_tokens": 2, "reasoning_effort": "high",
          "tools": [{"type": "function", "function": _TOOL}], "tool_choice": "auto"},
         {"messages": _CHAT[:2], "max_tokens": 2, "chat_template_kwargs": {"thinking_mode": "x"},
          "response_format": {"type": "json_schema",
@@ -190,8 +190,16 @@ def body(path: str, rng: random.Random, model: str = "nano") -> bytes:
         for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
             if places(good):
                 good = mutate(good, rng)
+        good = {**_cap(path), **good}
     text = _written(good)
     return broken(text, rng) if kind > 0.85 else text
+
+
+def _cap(path: str) -> dict[str, Any]:
+    """What keeps an answer short, where a mutation took it away: a long one is no hang."""
+    if path in ("/v1/chat/completions", "/v1/completions", "/v1/messages"):
+        return {"max_tokens": 2}
+    return {"max_output_tokens": 2} if path == "/v1/responses" else {}
 
 
 def _written(value: Any) -> bytes:

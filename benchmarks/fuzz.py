@@ -31,7 +31,7 @@ _HANG_S = 10.0
 _FLAT_MIB = 48.0
 _CLIENTS = 8
 _FLAGS = (
-    "--kv-cache-dtype", "mxfp4", "--max-model-len", "512", "--max-num-seqs", "16",
+    "--kv-cache-dtype", "mxfp4", "--max-model-len", "384", "--max-num-seqs", "16",
 )  # fmt: skip
 
 

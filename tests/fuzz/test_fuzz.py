@@ -17,7 +17,7 @@ BODIES = 600
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     log = tmp_path_factory.mktemp("fuzz") / "server.log"
-    flags = ("--kv-cache-dtype", "mxfp4", "--max-model-len", "512")
+    flags = ("--kv-cache-dtype", "mxfp4", "--max-model-len", "384")
     with gnomon_serve(log, "nano", *flags) as running:
         running.wait_ready()
         yield running
