@@ -195,7 +195,7 @@ RESPONSES_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "max_output_tokens negative": ({"max_output_tokens": -1}, 400, "max_output_tokens", "greater"),
     "max_output_tokens huge": ({"max_output_tokens": 9999}, 400, "max_output_tokens", "4096"),
     "previous_response_id": (
-        {"previous_response_id": "resp_1"}, 400, "previous_response_id", "not supported",
+        {"previous_response_id": "resp_1"}, 404, "previous_response_id", "no response",
     ),
     "background": ({"background": True}, 400, "background", "not supported"),
     "truncation": ({"truncation": "auto"}, 400, "truncation", "not supported"),

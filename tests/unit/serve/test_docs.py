@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from gnomon.engine.serve.protocol.chat import ChatRequest
-from gnomon.engine.serve.protocol.common import Body
+from gnomon.engine.serve.protocol.common import Body, SamplingFields
 from gnomon.engine.serve.protocol.completions import CompletionRequest
 from gnomon.engine.serve.protocol.responses import ResponsesRequest
+from gnomon.engine.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "api.md"
 COMMON = "Fields of every generating endpoint"
@@ -30,10 +31,13 @@ def documented(heading: str) -> dict[str, str]:
         ("`POST /v1/chat/completions`", ChatRequest),
         ("`POST /v1/responses`", ResponsesRequest),
         ("`POST /v1/completions`", CompletionRequest),
+        ("`POST /tokenize`", TokenizeRequest),
+        ("`POST /detokenize`", DetokenizeRequest),
     ],
 )
 def test_every_field_is_documented(heading: str, model: type[Body]) -> None:
-    found = {**documented(COMMON), **documented(heading)}
+    common = documented(COMMON) if issubclass(model, SamplingFields) else {}
+    found = {**common, **documented(heading)}
     real = dict.fromkeys(model.model_fields, "supported")
     real |= dict.fromkeys(model.ACCEPTED, "accepted")
     real |= dict.fromkeys(model.NEUTRAL, "neutral only")

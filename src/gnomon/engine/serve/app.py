@@ -14,7 +14,7 @@ import gnomon
 from gnomon.engine.serve.auth import ApiKey
 from gnomon.engine.serve.errors import ApiError, ClientStalled, bad_request, internal
 from gnomon.engine.serve.gate import Gatekeeper
-from gnomon.engine.serve.handlers import meta
+from gnomon.engine.serve.handlers import meta, stored_responses, tokens
 from gnomon.engine.serve.handlers.chat import chat_completions
 from gnomon.engine.serve.handlers.completions import completions
 from gnomon.engine.serve.handlers.responses import responses
@@ -23,6 +23,7 @@ from gnomon.engine.serve.logs import RequestIds
 from gnomon.engine.serve.protocol.chat import ChatRequest
 from gnomon.engine.serve.protocol.completions import CompletionRequest
 from gnomon.engine.serve.protocol.responses import ResponsesRequest
+from gnomon.engine.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from gnomon.engine.serve.served import Served
 from gnomon.engine.serve.sse import error_response
 
@@ -33,6 +34,8 @@ def build_app(served: Served) -> FastAPI:
     """The application that serves one model."""
     app = FastAPI(title="gnomon", version=gnomon.__version__, docs_url=None, redoc_url=None)
     _add_generation(app, served)
+    _add_stored(app, served)
+    _add_tokens(app, served)
     _add_meta(app, served)
     _add_errors(app)
     # The last one added is the first to see a request.
@@ -57,6 +60,30 @@ def _add_generation(app: FastAPI, served: Served) -> None:
     @app.post("/v1/completions")
     async def _completions(body: CompletionRequest, request: Request) -> Response:
         return await completions(served, body, request)
+
+
+def _add_stored(app: FastAPI, served: Served) -> None:
+    @app.get("/v1/responses/{name}")
+    async def _retrieve(name: str, request: Request) -> Response:
+        return stored_responses.retrieve(served, name, request)
+
+    @app.delete("/v1/responses/{name}")
+    async def _delete(name: str, request: Request) -> Response:
+        return stored_responses.delete(served, name, request)
+
+    @app.post("/v1/responses/{name}/cancel")
+    async def _cancel(name: str, request: Request) -> Response:
+        return stored_responses.cancel(served, name, request)
+
+
+def _add_tokens(app: FastAPI, served: Served) -> None:
+    @app.post("/tokenize")
+    async def _tokenize(body: TokenizeRequest) -> Response:
+        return await tokens.tokenize(served, body)
+
+    @app.post("/detokenize")
+    async def _detokenize(body: DetokenizeRequest) -> Response:
+        return await tokens.detokenize(served, body)
 
 
 def _add_meta(app: FastAPI, served: Served) -> None:

@@ -1,4 +1,4 @@
-"""API keys: asked for on ``/v1/`` and ``/debug/``, compared in constant time."""
+"""API keys: asked for by all but the server's own pages, compared in constant time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gnomon.engine.serve.errors import ApiError
 from gnomon.engine.serve.sse import error_response
 
-_GUARDED = ("/v1/", "/debug/")
+_GUARDED = ("/v1/", "/debug/", "/tokenize", "/detokenize")
 
 
 class ApiKey:

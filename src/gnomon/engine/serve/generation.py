@@ -67,11 +67,15 @@ class Finished:
     """The last item of a generation.
 
     Attributes:
-        truncated: a token limit ended it.
+        truncated: a token limit ended it, or it was cancelled.
+        stop: the stop string that ended it.
+        cancelled: it was cancelled.
     """
 
     truncated: bool
     usage: Usage
+    stop: str | None = None
+    cancelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Generation:
         stops: stop strings.
         parser: fresh, for this generation alone.
         hidden: ids that give no text.
+        cancel: ends it early when set; None cannot be cancelled.
         grammar: source of the grammar the output must follow; None for any output.
     """
 
@@ -91,6 +96,7 @@ class Generation:
     stops: Sequence[str]
     parser: OutputParser
     hidden: Set[int]
+    cancel: asyncio.Event | None = None
     grammar: str | None = None
 
 
@@ -152,7 +158,7 @@ async def generate(
     reason: FinishReason | None = None
     try:
         async with contextlib.aclosing(steps):
-            async for step in _until(steps, timeout_s):
+            async for step in _until(steps, timeout_s, job.cancel):
                 timer.step(len(step.token_ids), step.queue_s)
                 cached = max(cached, step.num_cached)
                 reason = step.finish_reason
@@ -169,40 +175,64 @@ async def generate(
         raise from_engine(error) from error
     finally:
         _close(timer, reason)
-    truncated = reason is FinishReason.LENGTH
+    cancelled = reason is None and job.cancel is not None and job.cancel.is_set()
+    truncated = cancelled or reason is FinishReason.LENGTH
     last = transcript.finish(truncated=truncated)
     if last:
         yield last
     usage = Usage(len(job.prompt_ids), cached, transcript.completion, transcript.reasoning)
-    yield Finished(truncated, usage)
+    yield Finished(truncated, usage, transcript.stops.found_stop, cancelled)
 
 
 async def _until(
-    steps: AsyncGenerator[TokenOutput, None], timeout_s: float | None
+    steps: AsyncGenerator[TokenOutput, None],
+    timeout_s: float | None,
+    cancel: asyncio.Event | None,
 ) -> AsyncGenerator[TokenOutput, None]:
-    """The steps that come in time.
+    """The steps that come in time and before the generation is cancelled.
 
     Raises:
         ApiError: the time is over.
     """
-    if timeout_s is None:
+    if timeout_s is None and cancel is None:
         async for step in steps:
             yield step
         return
-    end = asyncio.get_running_loop().time() + timeout_s
-    while True:
-        try:
-            async with asyncio.timeout_at(end):
-                step = await anext(steps)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            raise ApiError(
-                504,
-                f"The request took longer than {timeout_s:g} s, the most this server allows.",
-                code="request_timeout",
-            ) from None
-        yield step
+    loop = asyncio.get_running_loop()
+    end = None if timeout_s is None else loop.time() + timeout_s
+    cancelled = loop.create_task((cancel or asyncio.Event()).wait())
+    step_task: asyncio.Task[TokenOutput | None] | None = None
+    try:
+        while True:
+            step_task = loop.create_task(_next(steps))
+            left = None if end is None else max(end - loop.time(), 0)
+            await asyncio.wait(
+                (step_task, cancelled), timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            if cancelled.done():
+                return
+            if not step_task.done():
+                raise ApiError(
+                    504,
+                    f"The request took longer than {timeout_s:g} s, the most this server allows.",
+                    code="request_timeout",
+                )
+            found = step_task.result()
+            if found is None:
+                return
+            yield found
+    finally:
+        tasks = [task for task in (cancelled, step_task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _next(steps: AsyncGenerator[TokenOutput, None]) -> TokenOutput | None:
+    """The next step; None at the end."""
+    async for step in steps:
+        return step
+    return None
 
 
 def _close(timer: RequestTimer, reason: FinishReason | None) -> None:

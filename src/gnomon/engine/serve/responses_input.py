@@ -19,9 +19,16 @@ from gnomon.engine.serve.protocol.responses import FlatTool
 
 
 def messages_of(
-    instructions: str | None, given: str | Sequence[Mapping[str, Any]]
+    instructions: str | None,
+    given: str | Sequence[Mapping[str, Any]],
+    earlier: Sequence[Mapping[str, Any]] = (),
 ) -> list[Message]:
     """The conversation as chat messages.
+
+    Args:
+        instructions: of this request; those of earlier ones do not count.
+        given: the request's input.
+        earlier: items of the conversation that it continues.
 
     Raises:
         ApiError: an item is wrong or of a kind that is not served; names its index.
@@ -30,12 +37,12 @@ def messages_of(
     if instructions:
         found.append(Message(role="system", content=instructions))
     if isinstance(given, str):
-        return [*found, Message(role="user", content=given)]
+        given = [{"role": "user", "content": given}]
     if not given:
         raise bad_request("'input' is empty; send at least one item.", "input")
     turn, ledger = _Turn(), CallLedger()
-    for at, item in enumerate(given):
-        where = f"input[{at}]"
+    for at, item in enumerate([*earlier, *given], start=-len(earlier)):
+        where = f"input[{at}]" if at >= 0 else "previous_response_id"
         kind = item.get("type", "message")
         if kind == "reasoning":
             turn.reason(_reasoning_text(item, where), found)

@@ -25,10 +25,11 @@ from gnomon.engine.serve.parsers.base import (
     ReasoningDialect,
     ToolDialect,
 )
-from gnomon.engine.serve.prompt import chat_prompt
+from gnomon.engine.serve.prompt import Prompt, chat_prompt
 from gnomon.engine.serve.protocol.chat import Message
 from gnomon.engine.serve.protocol.common import SamplingFields
 from gnomon.engine.serve.sampling import GenerationDefaults, output_cap, sampling_params
+from gnomon.engine.serve.store import ResponseStore
 from gnomon.engine.serve.structure import Structure, grammar_of
 from gnomon.engine.serve.template import ChatTemplate
 from gnomon.engine.serve.tokenizer import Tokenizer
@@ -50,6 +51,7 @@ class Served:
     template: ChatTemplate
     defaults: GenerationDefaults
     gate: Gate
+    store: ResponseStore
     metrics: Metrics = field(default_factory=Metrics)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -67,6 +69,7 @@ class Served:
             template=ChatTemplate.load(folder),
             defaults=GenerationDefaults.load(folder),
             gate=Gate(options.max_open_requests, options.max_requests_per_key),
+            store=ResponseStore(options.max_stored_responses),
         )
 
     @property
@@ -124,13 +127,7 @@ class Served:
             ApiError: a message is wrong, the conversation does not fit, or the form cannot be
                 enforced.
         """
-        self._require_few("messages", len(messages), self.options.max_messages)
-        self._require_few("tools", len(tools), self.options.max_tools)
-        turns = conversation.template_messages(messages, self.reasoning)
-        history.require_answers(messages)
-        prompt = await asyncio.to_thread(
-            chat_prompt, self.template, self.tokenizer, turns, tools, kwargs
-        )
+        prompt = await self.prompt(messages, tools, kwargs)
         parser = OutputParser(
             self.reasoning.parser(prompt.tail) if self.reasoning else None,
             self.tools.parser(conversation.tool_schemas(tools)) if self.tools and tools else None,
@@ -146,6 +143,25 @@ class Served:
         dialects, limits = (self.reasoning, self.tools), self.defaults.limits
         grammar = await asyncio.to_thread(grammar_of, wanted, prompt.tail, *dialects, limits)
         return replace(job, grammar=grammar)
+
+    async def prompt(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        kwargs: Mapping[str, Any],
+    ) -> Prompt:
+        """The prompt of a conversation; arguments as for :meth:`chat`.
+
+        Raises:
+            ApiError: a message is wrong, or there are too many.
+        """
+        self._require_few("messages", len(messages), self.options.max_messages)
+        self._require_few("tools", len(tools), self.options.max_tools)
+        turns = conversation.template_messages(messages, self.reasoning)
+        history.require_answers(messages)
+        return await asyncio.to_thread(
+            chat_prompt, self.template, self.tokenizer, turns, tools, kwargs
+        )
 
     def generation(
         self,

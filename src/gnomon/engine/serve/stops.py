@@ -14,12 +14,14 @@ class StopStrings:
 
     Attributes:
         found: a stop string has been seen; no more text comes out.
+        found_stop: which one; None before.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
         self.found = False
+        self.found_stop: str | None = None
 
     def feed(self, text: str) -> str:
         """Text that is certainly before any stop string."""
@@ -27,10 +29,10 @@ class StopStrings:
             return "" if self.found else text
         self._held += text
         starts = [(self._held.find(stop), stop) for stop in self._stops]
-        found = [(at + len(stop), at) for at, stop in starts if at >= 0]
+        found = [(at + len(stop), at, stop) for at, stop in starts if at >= 0]
         if found:
             self.found = True
-            _, start = min(found)
+            _, start, self.found_stop = min(found)
             shown, self._held = self._held[:start], ""
             return shown
         keep = len(self._held) - held_suffix(self._held, self._stops)

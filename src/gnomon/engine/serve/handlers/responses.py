@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gnomon.engine.serve import conversation
 from gnomon.engine.serve.errors import ApiError, unsupported
+from gnomon.engine.serve.gate import key_digest
 from gnomon.engine.serve.generation import Finished, Generation
 from gnomon.engine.serve.ids import new_id
 from gnomon.engine.serve.output_items import OutputItems
 from gnomon.engine.serve.protocol.responses import ResponsesRequest
 from gnomon.engine.serve.responses_input import chat_tools, messages_of
-from gnomon.engine.serve.served import Served
+from gnomon.engine.serve.served import Events, Served
 from gnomon.engine.serve.sse import EventStream, event, json_unless_gone
+from gnomon.engine.serve.store import Item, Stored
 from gnomon.engine.serve.structure import read_choice, responses_format, structure
 
 
@@ -34,10 +39,12 @@ async def responses(served: Served, body: ResponsesRequest, request: Request) ->
     function_tools = chat_tools(body.tools)
     tools = conversation.offered_tools(function_tools, body.tool_choice, flat=True)
     effort = body.reasoning.effort if body.reasoning else None
+    owner = key_digest(request.headers)
+    earlier = _earlier(served, body, owner)
     job = await served.chat(
         new_id("resp_"),
         body,
-        messages_of(body.instructions, body.input),
+        messages_of(body.instructions, body.input, earlier),
         tools,
         conversation.template_kwargs(body.chat_template_kwargs, effort, "reasoning.effort"),
         ("max_output_tokens", body.max_output_tokens),
@@ -49,16 +56,36 @@ async def responses(served: Served, body: ResponsesRequest, request: Request) ->
             flat=True,
         ),
     )
-    answer = _Answer(job, model, body)
+    job = replace(job, cancel=asyncio.Event())
+    answer = _Answer(job, model, body, owner, earlier, stores=served.store.keeps)
     if body.stream:
         return EventStream(answer.stream(served), answer.failure)
     return await json_unless_gone(request, answer.whole(served))
 
 
+def _earlier(served: Served, body: ResponsesRequest, owner: str) -> Sequence[Item]:
+    """Items of the conversation that the request continues."""
+    if body.previous_response_id is None:
+        return ()
+    return served.store.get(body.previous_response_id, owner, "previous_response_id").items
+
+
 class _Answer:
     """One response object, as it grows, and the events that tell of it."""
 
-    def __init__(self, job: Generation, model: str, body: ResponsesRequest) -> None:
+    def __init__(
+        self,
+        job: Generation,
+        model: str,
+        body: ResponsesRequest,
+        owner: str,
+        earlier: Sequence[Item],
+        *,
+        stores: bool,
+    ) -> None:
+        self.owner = owner
+        self._earlier = earlier
+        self._stores = stores and body.store is not False
         self._job = job
         self._model = model
         self._body = body
@@ -68,11 +95,11 @@ class _Answer:
 
     async def whole(self, served: Served) -> dict[str, Any]:
         """Run to the end and return the response object."""
-        async with contextlib.aclosing(served.run(self._job)) as items:
+        async with self._running(served) as items:
             async for item in items:
                 if isinstance(item, Finished):
                     self._items.finish(truncated=item.truncated)
-                    return self._finished(item)
+                    return self._kept(served, self._finished(item))
                 self._items.take(item)
         raise AssertionError("a generation ends with Finished")
 
@@ -82,13 +109,14 @@ class _Answer:
             {"type": "response.created", "response": self._response("in_progress")},
             {"type": "response.in_progress", "response": self._response("in_progress")},
         )
-        async with contextlib.aclosing(served.run(self._job)) as items:
+        async with self._running(served) as items:
             async for item in items:
                 if isinstance(item, Finished):
                     told = self._events(*self._items.finish(truncated=item.truncated))
                     # Truncated or not: the openai helper's get_final_response accepts no other
                     # last event (nor does vLLM send one); the response's status tells them apart.
-                    whole = {"type": "response.completed", "response": self._finished(item)}
+                    response = self._kept(served, self._finished(item))
+                    whole = {"type": "response.completed", "response": response}
                     last = self._events(whole)
                     yield head + told + last
                     return
@@ -96,6 +124,35 @@ class _Answer:
                 if head + told:
                     yield head + told
                 head = b""
+
+    def snapshot(self) -> Item:
+        """The response object so far."""
+        return self._response("in_progress")
+
+    def cancel(self) -> None:
+        """End it; it is answered with what there is."""
+        assert self._job.cancel is not None
+        self._job.cancel.set()
+
+    @contextlib.asynccontextmanager
+    async def _running(self, served: Served) -> AsyncGenerator[Events, None]:
+        """The generation, which can be found and cancelled by its id meanwhile."""
+        served.store.running[self._job.id] = self
+        try:
+            async with contextlib.aclosing(served.run(self._job)) as items:
+                yield items
+        finally:
+            del served.store.running[self._job.id]
+
+    def _kept(self, served: Served, response: Item) -> Item:
+        """The finished response, stored if it is to be."""
+        if self._stores:
+            given = self._body.input
+            items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+            added = [*items, *response["output"]]
+            nbytes = len(msgspec.json.encode((items, response)))
+            served.store.put(Stored(self.owner, response, (*self._earlier, *added), nbytes))
+        return response
 
     def failure(self, error: ApiError) -> list[bytes]:
         """How the stream ends when it fails on the way."""
@@ -117,8 +174,9 @@ class _Answer:
 
     def _finished(self, finished: Finished) -> dict[str, Any]:
         status = "incomplete" if finished.truncated else "completed"
+        status = "cancelled" if finished.cancelled else status
         usage = finished.usage
-        why = {"reason": "max_output_tokens"} if finished.truncated else None
+        why = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             **self._response(status),
             "incomplete_details": why,
@@ -146,9 +204,9 @@ class _Answer:
             "model": self._model,
             "output": self._items.done(),
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": effort, "summary": None},
-            "store": False,
+            "store": self._stores,
             "temperature": sampling.temperature,
             "text": {"format": {"type": "text"}, **(body.text or {})},
             "tool_choice": body.tool_choice or "auto",

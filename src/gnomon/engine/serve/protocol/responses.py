@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict
 
 from gnomon.engine.serve.protocol.common import (
+    HARMLESS,
     REFUSED_SAMPLING,
     SamplingFields,
     StreamOptions,
@@ -40,10 +41,10 @@ class ReasoningOptions(Strict):
 class ResponsesRequest(SamplingFields):
     """A request for a model response. ``input`` items are checked where they are converted."""
 
+    ACCEPTED: ClassVar[frozenset[str]] = HARMLESS - {"store", "metadata"}
     NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **REFUSED_SAMPLING,
         "top_logprobs": (0,),
-        "previous_response_id": (),
         "conversation": (),
         "background": (False,),
         "include": ([],),
@@ -54,6 +55,7 @@ class ResponsesRequest(SamplingFields):
 
     model: str
     input: str | list[dict[str, Any]]
+    previous_response_id: str | None = None
     instructions: str | None = None
     tools: list[FlatTool] | None = None
     tool_choice: str | dict[str, Any] | None = None

@@ -1,0 +1,107 @@
+"""Responses kept in memory for ``previous_response_id``, and those that run now."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gnomon.engine.serve.errors import ApiError
+
+_MOST_BYTES = 256 * 2**20
+
+Item = dict[str, Any]
+
+
+class Running(Protocol):
+    """A response that is being generated."""
+
+    owner: str
+
+    def snapshot(self) -> Item:
+        """The response object so far."""
+        ...
+
+    def cancel(self) -> None:
+        """End it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A finished response.
+
+    Attributes:
+        owner: digest of the API key that made it; others do not see it.
+        response: the response object.
+        items: the whole conversation: input items and output items.
+        nbytes: size of what this response added.
+    """
+
+    owner: str
+    response: Item
+    items: Sequence[Item]
+    nbytes: int
+
+
+class ResponseStore:
+    """A bounded store: beyond its count or 256 MiB, the oldest go.
+
+    Args:
+        most: responses kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[str, Stored] = OrderedDict()
+        self._nbytes = 0
+        self.running: dict[str, Running] = {}
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is stored at all."""
+        return self._most > 0
+
+    def put(self, stored: Stored) -> None:
+        """Keep a response."""
+        self._kept[stored.response["id"]] = stored
+        self._nbytes += stored.nbytes
+        while self._kept and (len(self._kept) > self._most or self._nbytes > _MOST_BYTES):
+            _, oldest = self._kept.popitem(last=False)
+            self._nbytes -= oldest.nbytes
+
+    def get(self, response_id: str, owner: str, param: str | None = None) -> Stored:
+        """A response.
+
+        Raises:
+            ApiError: there is none of that id, for that owner.
+        """
+        found = self._kept.get(response_id)
+        if found is None or found.owner != owner:
+            raise _missing(response_id, param)
+        return found
+
+    def delete(self, response_id: str, owner: str) -> None:
+        """Forget a response.
+
+        Raises:
+            ApiError: there is none of that id, for that owner.
+        """
+        self._nbytes -= self.get(response_id, owner).nbytes
+        del self._kept[response_id]
+
+    def running_one(self, response_id: str, owner: str) -> Running | None:
+        """A response that runs now; None if none does of that id."""
+        found = self.running.get(response_id)
+        return found if found is not None and found.owner == owner else None
+
+
+def _missing(response_id: str, param: str | None) -> ApiError:
+    return ApiError(
+        404,
+        f"There is no response {response_id!r}: it was never stored, was deleted, or had to make "
+        "room for newer ones.",
+        param=param,
+        code="response_not_found",
+    )
