@@ -1,0 +1,41 @@
+"""Every feature at every endpoint: whole, streamed, and the two compared."""
+
+from __future__ import annotations
+
+import pytest
+from tests.contract.asking import Asker, packets, said
+from tests.contract.features import CASES, FEATURES
+from tests.contract.shapes import check_packets, check_whole
+
+each = pytest.mark.parametrize(("path", "name"), CASES, ids=lambda value: value)
+
+
+@each
+def test_a_whole_answer_has_its_shape(asker: Asker, path: str, name: str) -> None:
+    answer = asker.ask(path, FEATURES[path][name], stream=False)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    check_whole(path, answer.json())
+
+
+@each
+def test_a_stream_has_its_packets(asker: Asker, path: str, name: str) -> None:
+    answer = asker.ask(path, FEATURES[path][name], stream=True)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-cache"
+    check_packets(path, packets(answer))
+
+
+@each
+def test_a_stream_says_what_the_whole_answer_says(asker: Asker, path: str, name: str) -> None:
+    change = FEATURES[path][name]
+    if change.get("seed", 0) is None:
+        change = {**change, "seed": 3}
+    whole = said(path, asker.ask(path, change, stream=False), stream=False)
+    streamed = said(path, asker.ask(path, change, stream=True), stream=True)
+    for usage in (whole.usage, streamed.usage):
+        assert usage is not None
+        details = usage.get("prompt_tokens_details") or usage["input_tokens_details"]
+        details.pop("cached_tokens")  # the second of two finds the first one's prefix
+    assert streamed == whole
