@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import triton
 
-from benchmarks.kernels.cases import CASES
+from benchmarks.kernels.cases import CASES, STAND_IN
 from benchmarks.kernels.timing import read_ceiling
 from gnomon.engine.attention.triton.backend import TritonBackend
 
@@ -25,15 +25,28 @@ def main() -> None:
     args = parser.parse_args()
     backend = TritonBackend(kernels="hopper")
     ceiling = read_ceiling()
+    print("kernel, shape, layout, time, bytes, share of the ceiling; speed over bf16's, stand-in's")
     print(f"{torch.cuda.get_device_name()}: read ceiling {ceiling / 1e12:.2f} TB/s", flush=True)
-    lines = []
+    lines: list[dict[str, object]] = []
     for name in args.only:
+        bf16: dict[str, float] = {}  # by shape
+        stand_in: dict[str, float] = {}
         for line in CASES[name](backend):
+            if line.layout == "bf16":
+                (stand_in if line.kernel == STAND_IN else bf16).setdefault(line.shape, line.time_us)
+            ratios = {
+                "times_as_fast_as_bf16": bf16.get(line.shape, 0.0) / line.time_us,
+                "times_as_fast_as_stand_in": stand_in.get(line.shape, 0.0) / line.time_us,
+            }
             share = line.nbytes / ceiling / (line.time_us * 1e-6)
-            lines.append(asdict(line) | {"share_of_read_ceiling": round(share, 4)})
+            shown = {key: round(value, 2) for key, value in ratios.items() if value}
+            lines.append(asdict(line) | {"share_of_read_ceiling": round(share, 4)} | shown)
             print(
-                f"{line.kernel:28} {line.shape:58} {line.layout:6} {line.time_us:9.1f} us "
-                f"{line.nbytes / 1e6:8.1f} MB {share:6.1%}",
+                f"{line.kernel:27} {line.shape:56} {line.layout:6}{line.time_us:8.1f} us"
+                f"{line.nbytes / 1e6:8.1f} MB {share:6.1%} "
+                + " ".join(
+                    f"{value:6.2f} x" if value else "      -  " for value in ratios.values()
+                ),
                 flush=True,
             )
         torch.cuda.empty_cache()

@@ -2,7 +2,7 @@
 //
 // The work of a launch is the list of all history pages of all requests, cut into equal ranges, one
 // a CTA; a CTA walks its range as segments, one a request. Each of its warps takes every eighth page
-// of a segment, brings it in with asynchronous copies, two half pages in flight, and multiplies it with
+// of a segment, brings it in with bulk copies, two half pages in flight, and multiplies it with
 // all the request's queries at once: a page is read once for all rows and heads. Keys are the A
 // operand of wgmma, in registers, straight from the page's operand order (layouts/order.py); each of
 // a warpgroup's four warps feeds its sixteen rows of the product from a page of its own, so warps
@@ -42,7 +42,7 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kTokens = 128;    // a page, and a scheduler block
-constexpr int kHalf = 64;       // tokens copied at a time
+constexpr int kHalf = 64;       // tokens of one bulk copy
 constexpr int kCodeBytes = 64;  // of a token
 constexpr int kKept = 16;       // entries of a list of best pages
 constexpr int kRounds = 16;     // pages a warp scores between two merges into the lists
@@ -54,17 +54,29 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-__device__ __forceinline__ void copy_16_bytes(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+__device__ __forceinline__ void barrier_init(uint32_t bar) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar));
 }
 
-__device__ __forceinline__ void close_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
+__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+               : "memory");
 }
 
-template <int kOpen>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(bar), "r"(parity)
+      : "memory");
+}
+
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes,
+                                          uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to), "l"(from), "r"(bytes), "r"(bar)
+      : "memory");
 }
 
 // Descriptor of the queries of one scale group as B, K-major without swizzle: core matrices of
@@ -132,7 +144,7 @@ struct Shape {
   static constexpr int kScaleBytes = kNv ? 8 : 4;  // of a token
   static constexpr int kPageBytes = kTokens * (kCodeBytes + kScaleBytes);
   static constexpr int kHalfBytes = kHalf * (kCodeBytes + kScaleBytes);
-  static constexpr int kStages = 2;  // half pages in flight a warp
+  static constexpr int kStages = 2;
   // NVFP4 has two scales in the 32 elements of a product: its queries come twice, once with the
   // other half of the elements zeroed.
   static constexpr int kColumns = kNv ? 2 * N : N;
@@ -148,6 +160,7 @@ struct Shared {
   int start[kMaxTiles + 1];   // first page of each tile in the list of all pages
   int request[kMaxTiles];     // of each tile
   int sums[kWarps];
+  alignas(8) uint64_t full[kWarps][Shape<N, kNv>::kStages];
 };
 
 // History pages of a tile, those of its longest row, less the forced first ones; and its request.
@@ -335,36 +348,37 @@ struct Tile {
       for (int w = 0; w < kWords; ++w)
         scales[r][w] = *reinterpret_cast<const uint32_t*>(at + r * 32 * kWords + 4 * w);
   }
+
+  // Scale values of row r; a factor common to all does not matter.
+  __device__ __forceinline__ void scale(int r, float* to) const {
+    if constexpr (kNv) {
+#pragma unroll
+      for (int h = 0; h < 4; ++h) {
+        const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(
+            static_cast<__nv_fp8x2_storage_t>(scales[r][h / 2] >> (16 * (h % 2))), __NV_E4M3);
+        const float2 both = __half22float2(__half2(pair));
+        to[2 * h] = both.x;
+        to[2 * h + 1] = both.y;
+      }
+    } else {
+      to[0] = __uint_as_float(scales[r][0] << 23 & 0x7F800000u);
+      to[1] = __uint_as_float(scales[r][0] << 15 & 0x7F800000u);
+      to[2] = __uint_as_float(scales[r][0] << 7 & 0x7F800000u);
+      to[3] = __uint_as_float(scales[r][0] >> 1 & 0x7F800000u);
+    }
+  }
 };
 
-// The values of a token's scales; a factor common to all does not matter.
-template <bool kNv>
-__device__ __forceinline__ void scale_values(const uint32_t* bytes, float* to) {
-  if constexpr (kNv) {
-#pragma unroll
-    for (int h = 0; h < 4; ++h) {
-      const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(
-          static_cast<__nv_fp8x2_storage_t>(bytes[h / 2] >> (16 * (h % 2))), __NV_E4M3);
-      const float2 both = __half22float2(__half2(pair));
-      to[2 * h] = both.x;
-      to[2 * h + 1] = both.y;
-    }
-  } else {
-    to[0] = __uint_as_float(bytes[0] << 23 & 0x7F800000u);
-    to[1] = __uint_as_float(bytes[0] << 15 & 0x7F800000u);
-    to[2] = __uint_as_float(bytes[0] << 7 & 0x7F800000u);
-    to[3] = __uint_as_float(bytes[0] >> 1 & 0x7F800000u);
-  }
-}
-
-// One tile's products on their way, and the scales they will be multiplied with.
+// Raise `most` to the largest product of each query with the tokens of half a page.
 template <int N, bool kNv>
-struct Products {
-  static constexpr int kColumns = Shape<N, kNv>::kColumns;
-  float sum[4][kColumns / 2];
-  uint32_t scales[2][Tile<kNv>::kWords];
-
-  __device__ __forceinline__ void start(const Tile<kNv>& tile, uint64_t b) {
+__device__ __forceinline__ void score_half(const uint8_t* half, uint64_t b, int lane,
+                                           float (&most)[N / 4]) {
+  constexpr int kColumns = Shape<N, kNv>::kColumns;
+  Tile<kNv> next;
+  next.load(half, 0, lane);
+#pragma unroll
+  for (int t = 0; t < kHalf / 16; ++t) {
+    const Tile<kNv> tile = next;
     const uint32_t lows[4] = {tile.low.x, tile.low.y, tile.low.z, tile.low.w};
     const uint32_t highs[4] = {tile.high.x, tile.high.y, tile.high.z, tile.high.w};
     uint32_t a[4][4];
@@ -375,24 +389,17 @@ struct Products {
       a[s][2] = odd_codes(lows[s]);
       a[s][3] = odd_codes(highs[s]);
     }
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int w = 0; w < Tile<kNv>::kWords; ++w) scales[r][w] = tile.scales[r][w];
+    float sum[4][kColumns / 2];
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int s = 0; s < 4; ++s)
       product<kColumns>(sum[s], a[s], b + static_cast<uint64_t>(s * 32 * kColumns >> 4));
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  }
-
-  // Raise `most`, once at most kOpen later tiles are under way.
-  template <int kOpen>
-  __device__ __forceinline__ void finish(float (&most)[N / 4]) {
+    if (t + 1 < kHalf / 16) next.load(half, t + 1, lane);  // while the products run
     float scale[2][kNv ? 8 : 4];
-    scale_values<kNv>(scales[0], scale[0]);
-    scale_values<kNv>(scales[1], scale[1]);
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kOpen) : "memory");
+    tile.scale(0, scale[0]);
+    tile.scale(1, scale[1]);
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
     for (int s = 0; s < 4; ++s)
 #pragma unroll
@@ -414,25 +421,6 @@ struct Products {
       best = fmaxf(best, score);
     }
   }
-};
-
-// Raise `most` to the largest product of each query with the tokens of half a page.
-template <int N, bool kNv>
-__device__ __forceinline__ void score_half(const uint8_t* half, uint64_t b, int lane,
-                                           float (&most)[N / 4]) {
-  constexpr int kTiles = kHalf / 16;
-  // Two tiles under way, where there are registers for it.
-  constexpr int kAhead = Shape<N, kNv>::kColumns <= 8 ? 1 : 0;
-  Tile<kNv> tile;
-  tile.load(half, 0, lane);
-  Products<N, kNv> products[kAhead + 1];
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    products[t % (kAhead + 1)].start(tile, b);
-    if (t + 1 < kTiles) tile.load(half, t + 1, lane);  // while the products run
-    if (t >= kAhead) products[(t - kAhead) % (kAhead + 1)].template finish<kAhead>(most);
-  }
-  if constexpr (kAhead) products[(kTiles - 1) % 2].template finish<0>(most);
 }
 
 template <int N, bool kNv>
@@ -446,6 +434,8 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   let_next_kernel_start();
+  if (threadIdx.x < kWarps * kStages) barrier_init(shared_address(&s.full[0][0] + threadIdx.x));
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   number_pages(p, s);
   const int total = s.start[p.tiles];
   const int per_cta = (total + gridDim.x - 1) / gridDim.x;
@@ -489,26 +479,19 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
     }
     return true;
   };
-  bool feeding = false;
-  const uint8_t* feed_from = nullptr;
-  const uint32_t ring = shared_address(s.ring[warp][0]) + lane * 16;
   auto feed = [&](int stage) {
-    if (feed_half == 0) {
-      feeding = next_page();
-      const int64_t id = __shfl_sync(~0u, feed_ids, (feed_page - feed_ids_from) / kWarps & 31);
-      feed_from = p.pages + id * Shape<N, kNv>::kPageBytes + lane * 16;
+    if (!next_page()) return;
+    const int64_t id = __shfl_sync(~0u, feed_ids, (feed_page - feed_ids_from) / kWarps);
+    if (lane == 0) {
+      const uint8_t* page = p.pages + id * Shape<N, kNv>::kPageBytes;
+      const uint32_t bar = shared_address(&s.full[warp][stage]);
+      const uint32_t to = shared_address(s.ring[warp][stage]);
+      barrier_expect(bar, kCodes + kScales);
+      bulk_copy(to, page + feed_half * kCodes, kCodes, bar);
+      bulk_copy(to + kCodes, page + 2 * kCodes + feed_half * kScales, kScales, bar);
     }
-    if (feeding) {
-      const uint32_t to = ring + stage * Shape<N, kNv>::kHalfBytes;
-      const uint8_t* codes = feed_from + feed_half * kCodes;
-#pragma unroll
-      for (int i = 0; i < kCodes; i += 512) copy_16_bytes(to + i, codes + i);
-      if (lane * 16 < kScales)
-        copy_16_bytes(to + kCodes, feed_from + 2 * kCodes + feed_half * kScales);
-      feed_page += feed_half * kWarps;
-    }
-    close_copies();
     feed_half ^= 1;
+    if (feed_half == 0) feed_page += kWarps;
   };
   next_page();
   wait_for_kernel_before();
@@ -517,6 +500,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
   for (int stage = 0; stage < kStages; ++stage) feed(stage);
 
   int stage = 0;
+  uint32_t parity = 0;
   for (int first = begin; first < end; ++tile) {
     const int stop = min(end, s.start[tile + 1]);
     if (first >= stop) continue;
@@ -533,15 +517,12 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
 #pragma unroll
         for (int i = 0; i < N / 4; ++i) most[i] = __int_as_float(0xff800000);
         for (int half = 0; half < 2; ++half) {
-          if (mine) {
-            wait_for_copies<kStages - 1>();
-            __syncwarp();
-          }
+          if (mine) barrier_wait(shared_address(&s.full[warp][stage]), parity);
           score_half<N, kNv>(s.ring[warp][stage], b, lane, most);
           if (mine) {
             __syncwarp();
             feed(stage);
-            stage ^= 1;
+            if (++stage == kStages) stage = 0, parity ^= 1;
           }
         }
 #pragma unroll
