@@ -103,9 +103,11 @@ class JsonText:
         if node.shortest > MAX_LENGTH:
             raise SchemaUnsupported("", "minLength", f"is more than {MAX_LENGTH}")
         if longest is None:
-            start = f"{self._char()}{{{node.shortest}}} " if node.shortest else ""
+            start = self._grammar.counted(self._char(), node.shortest, node.shortest)
+            start = f"{start} " if node.shortest else ""
             return f'"\\"" {start}{self._rest_of_string()}'
-        return f'"\\"" {self._char()}{{{node.shortest},{min(longest, MAX_LENGTH)}}} "\\""'
+        body = self._grammar.counted(self._char(), node.shortest, min(longest, MAX_LENGTH))
+        return f'"\\"" {body} "\\""'
 
     def _char(self) -> str:
         """One character of a string whose length counts: any but a closing bracket."""

@@ -144,12 +144,12 @@ class M3Text:
         first = "" if banned_first == [_BRACKET] else char_class(banned_first, negated=True)
         least = max(node.shortest - bool(first), 0)
         if longest is None:
-            start = f"{char}{{{least}}} " if least else ""
+            start = f"{self._grammar.counted(char, least, least)} " if least else ""
             return self._grammar.rule(f"{first} {start}{without(']<]')}".strip())
         most = min(longest, MAX_LENGTH) - bool(first)
         if most < 0:
             raise SchemaUnsupported("", "maxLength", "leaves no string that is told from JSON")
-        return self._grammar.rule(f"{first} {char}{{{least},{most}}}".strip())
+        return self._grammar.rule(f"{first} {self._grammar.counted(char, least, most)}".strip())
 
     def _union(self, node: OneOf) -> str:
         options = list(_flat(node))

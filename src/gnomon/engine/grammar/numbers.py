@@ -97,6 +97,8 @@ def _span(bounds: Bounds) -> list[str]:
         options += [f'{body} "." [0-9]{{1,{DIGITS}}}' for body in _plain(start, inside)]
     if bounds.high is not None and bounds.high != top:
         ragged.append(top)
+    elif first <= last == top == bounds.high:  # written with decimals, all of them zero
+        options.append(f'"{top}." "0"{{1,{DIGITS}}}')
     for unit in dict.fromkeys(ragged):
         for decimals in range(1, _MAX_DECIMALS + 1):
             scale = 10**decimals

@@ -14,6 +14,7 @@ from gnomon.engine.grammar.keywords import (
     ANNOTATIONS,
     BY_TYPE,
     SchemaUnsupported,
+    first_malformed,
     first_unknown,
     inferred_type,
 )
@@ -65,6 +66,9 @@ class SchemaReader:
         unknown = first_unknown(schema)
         if unknown is not None:
             raise SchemaUnsupported(path, unknown, "is not supported in strict schemas")
+        malformed = first_malformed(schema)
+        if malformed is not None:
+            raise SchemaUnsupported(path, *malformed)
         constraints = {word: v for word, v in schema.items() if word not in ANNOTATIONS}
         if "$ref" in constraints:
             return self._reference(constraints, path, depth)
@@ -92,8 +96,21 @@ class SchemaReader:
         self._open.pop()
         if name in self._recursive:
             self.named[name] = node
+            if name in self._at_once(node):
+                raise SchemaUnsupported(path, "$ref", "leads back to itself without an end")
             return Reference(name)
         return node
+
+    def _at_once(self, node: Node, seen: frozenset[str] = frozenset()) -> frozenset[str]:
+        """References that a node may be, without anything around them."""
+        match node:
+            case OneOf(options):
+                return seen.union(*(self._at_once(option, seen) for option in options))
+            case Reference(name) if name not in seen:
+                seen |= {name}
+                return self._at_once(self.named[name], seen) if name in self.named else seen
+            case _:
+                return seen
 
     def _target(self, name: Any, path: str) -> Any:
         if not isinstance(name, str) or not name.startswith("#"):
@@ -308,8 +325,9 @@ def _text(schema: dict[str, Any], path: str) -> Node:
     word = "format" if source is None else "pattern"
     try:
         pattern = regex.parse(f"^(?:{FORMATS[str(name)]})$" if source is None else source)
+        regex.body(pattern, lambda _: '"x"', "")
     except regex.PatternUnsupported as error:
-        raise SchemaUnsupported(path, word, str(error)) from None
+        raise SchemaUnsupported(path, word, error.why) from None
     too_long = longest is not None and (pattern.longest is None or pattern.longest > longest)
     if pattern.shortest < shortest or too_long:
         limit = "minLength" if pattern.shortest < shortest else "maxLength"

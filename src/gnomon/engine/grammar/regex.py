@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnomon.engine.grammar.ebnf import EMPTY, char_class, either, repeated
+from gnomon.engine.grammar.keywords import SchemaUnsupported
 
 # Python's own parser: public as sre_parse until 3.11, and without another door since.
 _parser: Any = re._parser  # type: ignore[attr-defined]
@@ -34,8 +35,12 @@ _TOP = 0x10FFFF
 _MAX_REPEAT = 4096
 
 
-class PatternUnsupported(Exception):
+class PatternUnsupported(SchemaUnsupported):
     """The expression cannot be enforced; the message says why."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__("", "pattern", why)
 
 
 @dataclass(frozen=True)

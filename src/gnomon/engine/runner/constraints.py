@@ -59,6 +59,10 @@ class Constraints:
         """Requests that wait for their grammar."""
         return len(self._waiting)
 
+    def warm_up(self) -> None:
+        """Load what the first grammar needs, in the background."""
+        self._compiler.warm_up()
+
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._waiting or request_id in self._states
 

@@ -130,6 +130,7 @@ def run(options: EngineOptions, link: Link) -> int:
         log.exception("the engine core could not start")
         link.send(CoreFailed(f"{type(error).__name__}: {error}", startup=True))
         return 1
+    core.constraints.warm_up()
     link.send(core.facts)
     try:
         serve(core, link)
