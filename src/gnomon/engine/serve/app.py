@@ -17,11 +17,13 @@ from gnomon.engine.serve.gate import Gatekeeper
 from gnomon.engine.serve.handlers import meta, stored_responses, tokens
 from gnomon.engine.serve.handlers.chat import chat_completions
 from gnomon.engine.serve.handlers.completions import completions
+from gnomon.engine.serve.handlers.messages import count_tokens, messages
 from gnomon.engine.serve.handlers.responses import responses
 from gnomon.engine.serve.limits import BodyLimit, SlowReaders
 from gnomon.engine.serve.logs import RequestIds
 from gnomon.engine.serve.protocol.chat import ChatRequest
 from gnomon.engine.serve.protocol.completions import CompletionRequest
+from gnomon.engine.serve.protocol.messages import CountTokensRequest, MessagesRequest
 from gnomon.engine.serve.protocol.responses import ResponsesRequest
 from gnomon.engine.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from gnomon.engine.serve.served import Served
@@ -34,6 +36,7 @@ def build_app(served: Served) -> FastAPI:
     """The application that serves one model."""
     app = FastAPI(title="gnomon", version=gnomon.__version__, docs_url=None, redoc_url=None)
     _add_generation(app, served)
+    _add_messages(app, served)
     _add_stored(app, served)
     _add_tokens(app, served)
     _add_meta(app, served)
@@ -60,6 +63,16 @@ def _add_generation(app: FastAPI, served: Served) -> None:
     @app.post("/v1/completions")
     async def _completions(body: CompletionRequest, request: Request) -> Response:
         return await completions(served, body, request)
+
+
+def _add_messages(app: FastAPI, served: Served) -> None:
+    @app.post("/v1/messages")
+    async def _messages(body: MessagesRequest, request: Request) -> Response:
+        return await messages(served, body, request)
+
+    @app.post("/v1/messages/count_tokens")
+    async def _count_tokens(body: CountTokensRequest) -> Response:
+        return await count_tokens(served, body)
 
 
 def _add_stored(app: FastAPI, served: Served) -> None:
@@ -152,8 +165,13 @@ def _http_error(request: Request, error: HTTPException) -> ApiError:
 
 
 def validation_error(problems: Sequence[Any], body: Any) -> ApiError:
-    """The first thing wrong with a body, naming the field as clients spell it."""
-    problem = problems[0]
+    """The first thing wrong with a body, naming the field as clients spell it.
+
+    Of a union's alternatives, the one that got furthest into the body says most.
+    """
+    field = problems[0]["loc"][:2]
+    alternatives = [problem for problem in problems if problem["loc"][:2] == field]
+    problem = max(alternatives, key=lambda found: _depth(found, body))
     if problem["type"] == "json_invalid":
         why = (problem.get("ctx") or {}).get("error", "")
         return bad_request(f"The body is not valid JSON: {why}.", None, "invalid_json")
@@ -166,6 +184,11 @@ def validation_error(problems: Sequence[Any], body: Any) -> ApiError:
     return bad_request(f"Invalid value for {param!r}: {message}.", param, "invalid_value")
 
 
+def _depth(problem: Any, body: Any) -> int:
+    path = _path(problem["loc"][1:], body, absent=problem["type"] == "missing") or ""
+    return path.count(".") + path.count("[")
+
+
 def _path(location: Sequence[Any], body: Any, *, absent: bool) -> str | None:
     """A field's path such as ``messages[0].role``.
 
@@ -176,12 +199,10 @@ def _path(location: Sequence[Any], body: Any, *, absent: bool) -> str | None:
     for at, step in enumerate(location):
         if isinstance(here, dict) and isinstance(step, str):
             if step not in here and not (absent and at == len(location) - 1):
-                break
+                continue
             path += f".{step}" if path else step
             here = here.get(step)
         elif isinstance(here, list) and isinstance(step, int) and step < len(here):
             path += f"[{step}]"
             here = here[step]
-        else:
-            break
     return path or None

@@ -99,12 +99,26 @@ def error_lines(error: ApiError) -> list[bytes]:
 
 def error_response(error: ApiError) -> Response:
     """An error as a whole response; in ASCII, so that whatever it quotes can be sent."""
-    return Response(
-        json.dumps(error.body()),
-        status_code=error.status,
-        headers=error.headers,
-        media_type="application/json",
-    )
+    return _ErrorResponse(error)
+
+
+class _ErrorResponse(Response):
+    """OpenAI's shape; on Anthropic's paths with the ``type`` that its clients look for."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(
+            json.dumps(error.body()),
+            status_code=error.status,
+            headers=error.headers,
+            media_type="application/json",
+        )
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].startswith("/v1/messages"):
+            self.body = json.dumps({"type": "error", **self._error.body()}).encode()
+            self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
 
 
 async def json_unless_gone(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
