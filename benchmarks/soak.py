@@ -138,10 +138,9 @@ async def soak(
             manner = rng.choices(list(_MANNERS), list(_MANNERS.values()))[0]
             record.streams[manner.value] += 1
             try:
-                async with asyncio.timeout(120):
-                    told = await tell(address, ask.path, body, manner, rng)
+                told = await tell(address, ask.path, body, manner, rng)
             except TimeoutError:
-                record.wrong.append(f"{ask.path}: hung for 120 s ({manner.value})")
+                record.wrong.append(f"{ask.path}: hung ({manner.value})")
                 continue
             except (OSError, asyncio.IncompleteReadError, ValueError, IndexError) as error:
                 record.wrong.append(f"{ask.path}: {error!r} ({manner.value})")

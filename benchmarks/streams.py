@@ -15,6 +15,9 @@ from typing import Any
 _SMALL_BUFFER = 4096  # bytes; a stalled reader's window closes soon
 
 
+_HANG_S = 60.0  # without an event; 200 streams share one core, and each must still move
+
+
 class Manner(StrEnum):
     """How a client reads."""
 
@@ -58,6 +61,9 @@ async def tell(
         body: of the request; a stream with usage.
         manner: how to read.
         rng: decides when to stall or leave.
+
+    Raises:
+        TimeoutError: nothing came for a minute.
     """
     told = Told()
     reader, writer = await _open(address, manner)
@@ -77,12 +83,13 @@ async def tell(
 async def _read(
     reader: asyncio.StreamReader, told: Told, manner: Manner, rng: random.Random
 ) -> None:
-    told.status = int((await reader.readline()).split()[1])
-    while (await reader.readline()).strip():
-        pass
+    async with asyncio.timeout(_HANG_S):
+        told.status = int((await reader.readline()).split()[1])
+        while (await reader.readline()).strip():
+            pass
     odd = rng.randint(1, 12)
     async with contextlib.aclosing(_events(reader)) as events:
-        async for payload in events:
+        while (payload := await _next(events)) is not None:
             told.events += 1
             _take(told, payload)
             if told.events == odd:
@@ -92,6 +99,12 @@ async def _read(
                     return
             if manner is Manner.SLOW:
                 await asyncio.sleep(rng.uniform(0.01, 0.1))
+
+
+async def _next(events: AsyncGenerator[bytes, None]) -> bytes | None:
+    """The next event, None at the end; a server that sends none for too long is hung."""
+    async with asyncio.timeout(_HANG_S):
+        return await anext(events, None)
 
 
 def _take(told: Told, payload: bytes) -> None:

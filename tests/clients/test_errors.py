@@ -224,7 +224,7 @@ TEXT_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "no prompts": ({"prompt": []}, 400, "prompt", "empty"),
     "one empty prompt": ({"prompt": ["a", ""]}, 400, "prompt", "empty"),
     "an id that does not exist": ({"prompt": [10**6]}, 400, "prompt", "1000000"),
-    "a negative id": ({"prompt": [-1]}, 400, "prompt", ""),
+    "a negative id": ({"prompt": [-1]}, 400, "prompt[0]", ""),
     "an object": ({"prompt": {}}, 400, "prompt", "prompt"),
     "echo": ({"echo": True}, 400, "echo", "not supported"),
     "suffix": ({"suffix": "x"}, 400, "suffix", "not supported"),
