@@ -114,6 +114,17 @@ def test_anthropic_s_header_carries_the_key_too(small: ScriptedServer) -> None:
     assert httpx.get(url, headers={"x-api-key": "three"}).status_code == 401
 
 
+def test_a_body_that_does_not_come_is_a_408() -> None:
+    with scripted_server(resolve_model("nano"), stall_timeout_s=0.3) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as sender:
+            sender.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"
+            )
+            assert sender.recv(4096).startswith(b"HTTP/1.1 408")
+        until(lambda: server.served.gate.open == 0)
+
+
 def test_a_client_that_does_not_read_is_aborted() -> None:
     with scripted_server(resolve_model("nano"), stall_timeout_s=0.3) as server:
         ids = server.served.tokenizer.encode("word " * 200_000)

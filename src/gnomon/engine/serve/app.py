@@ -42,7 +42,11 @@ def build_app(served: Served) -> FastAPI:
     _add_meta(app, served)
     _add_errors(app)
     # The last one added is the first to see a request.
-    app.add_middleware(BodyLimit, most=served.options.max_body_bytes)
+    app.add_middleware(
+        BodyLimit,
+        most=served.options.max_body_bytes,
+        timeout_s=served.options.stall_timeout_s,
+    )
     app.add_middleware(Gatekeeper, gate=served.gate)
     if served.options.api_key:
         app.add_middleware(ApiKey, keys=served.options.api_key)

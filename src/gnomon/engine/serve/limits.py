@@ -13,27 +13,28 @@ from gnomon.engine.serve.sse import error_response
 
 log = logging.getLogger(__name__)
 
+_CLOSE = {"connection": "close"}
+
 
 class BodyLimit:
-    """ASGI middleware that answers 413 to a longer body, before anything parses it."""
+    """ASGI middleware that takes the whole body in before anything parses it.
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    A longer body than allowed is a 413; one of which nothing comes for a while is a 408.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, timeout_s: float) -> None:
         self._app = app
         self._most = most
+        self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take the whole body in, then pass the request on."""
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        body = await self._body(scope, receive)
-        if body is None:
-            error = ApiError(
-                413,
-                f"The body is longer than {self._most} bytes, the most this server takes.",
-                code="body_too_large",
-                headers={"connection": "close"},
-            )
+        try:
+            body = await self._body(scope, receive)
+        except ApiError as error:
             await error_response(error)(scope, receive, send)
             return
         first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -43,21 +44,37 @@ class BodyLimit:
 
         await self._app(scope, replay, send)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The whole body; None if it is too long."""
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
         told = Headers(scope=scope).get("content-length", "")
         if told.isdigit() and int(told[:20]) > self._most:
-            return None
+            raise self._too_long()
         body = bytearray()
         while True:
-            message = await receive()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    message = await receive()
+            except TimeoutError:
+                raise ApiError(
+                    408,
+                    f"Nothing of the body came for {self._timeout_s:g} s.",
+                    code="body_timeout",
+                    headers=_CLOSE,
+                ) from None
             if message["type"] != "http.request":
                 return bytes(body)
             body += message.get("body", b"")
             if len(body) > self._most:
-                return None
+                raise self._too_long()
             if not message.get("more_body", False):
                 return bytes(body)
+
+    def _too_long(self) -> ApiError:
+        return ApiError(
+            413,
+            f"The body is longer than {self._most} bytes, the most this server takes.",
+            code="body_too_large",
+            headers=_CLOSE,
+        )
 
 
 class SlowReaders:

@@ -24,7 +24,7 @@ class ServeOptions(EngineOptions):
         max_open_requests: most requests open at a time, running and queued.
         max_requests_per_key: the same for one API key; None is no limit.
         request_timeout_s: how long a generation may take; None is no limit.
-        stall_timeout_s: how long a client may leave its answer unread.
+        stall_timeout_s: how long a client may leave its answer unread, or its body unsent.
         shutdown_timeout_s: how long open requests may go on after SIGTERM.
         max_stored_responses: most responses kept for ``previous_response_id``.
         debug_state: serve ``/debug/state``.

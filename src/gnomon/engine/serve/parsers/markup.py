@@ -43,6 +43,7 @@ class MarkupLexer:
         self.rest = ""
         self._markup = markup
         self._find = re.compile("|".join(map(re.escape, markup.spellings)))
+        self._stop = re.compile(f"[<{re.escape(markup.end[0])}]")
 
     def feed(self, text: str) -> list[Lexeme]:
         """Take more text; returns the lexemes it completes."""
@@ -75,7 +76,8 @@ class MarkupLexer:
             return fixed
         after = self.rest[len(spelling) :]
         end = self._markup.end
-        stop = next((at for at, char in enumerate(after[:_LONGEST]) if char in ("<", end[0])), -1)
+        found = self._stop.search(after, 0, _LONGEST)
+        stop = found.start() if found else -1
         if stop < 0 and len(after) < _LONGEST:
             return None
         if stop >= 0 and after[stop:] != end and end.startswith(after[stop:]):
