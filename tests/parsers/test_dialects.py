@@ -242,6 +242,9 @@ def test_kimi_s_own_call_ids_are_kept() -> None:
     parser = KimiK2Tools(TOOLS)
     events = parser.feed(f"{CB}functions.now:12{CA}")
     assert events == [ToolCallStart(0, "now", "functions.now:12")]
+    events = parser.feed(f"{{}}{CE}{CB}functions.now:12{CA}{{}}{CE}{CB}now{CA}{{}}{CE}")
+    starts = [event for event in events if isinstance(event, ToolCallStart)]
+    assert starts == [ToolCallStart(1, "now"), ToolCallStart(2, "now")]
 
 
 REASONED = {

@@ -1,8 +1,9 @@
 """Kimi K2 and K2.5 tool calls.
 
 A section holds calls: an identifier such as ``functions.NAME:0``, then the arguments as JSON. The
-identifier becomes the call's id, because the model's template wants it back in the history. What
-is accepted besides: calls outside a section, a section or a call without its end, no arguments.
+identifier becomes the call's id, because the model's template wants it back in the history, unless
+it has no number or another call of the reply has it. What is accepted besides: calls outside a
+section, a section or a call without its end, no arguments.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class KimiK2Tools(JsonCalls):
         self._tools = tools
         self._state = _State.TEXT
         self._held = ""  # an opened section, or a call's beginning
+        self._ids: set[str] = set()
         self._call: Arguments | None = None
 
     @property
@@ -91,7 +93,9 @@ class KimiK2Tools(JsonCalls):
         name = self._name(call_id)
         if not name:
             return False
-        self._call = self._start(name, call_id)
+        numbered = call_id.rpartition(":")[2].isdigit() and call_id not in self._ids
+        self._ids.add(call_id)
+        self._call = self._start(name, call_id if numbered else None)
         self._state, self._held = _State.JSON, ""
         return True
 
