@@ -39,6 +39,8 @@ _BARE = [_QUOTE, _BACKSLASH, _BRACKET, _CONTROLS]
 _ESCAPE = r'"\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
 _SHORT_ESCAPES = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
 MAX_LENGTH = 100_000
+_GROUP = 16
+_MAX_CHAIN = 256  # groups with a rule each; beyond, groups are repeated
 _MAX_COUNTED = 64
 
 
@@ -51,6 +53,8 @@ class JsonText:
         self._limits = limits
         self._references: dict[str, str] = {}
         self._shared: dict[str, str] = {}
+        self._exact: list[str] = []
+        self._most: list[str] = []
 
     def body(self, node: Node) -> str:
         """The JSON texts of a node's values."""
@@ -102,12 +106,42 @@ class JsonText:
             longest = max(self._limits.text, node.shortest)
         if node.shortest > MAX_LENGTH:
             raise SchemaUnsupported("", "minLength", f"is more than {MAX_LENGTH}")
+        start = f'"\\"" {self._exactly(node.shortest)}'
         if longest is None:
-            start = self._grammar.counted(self._char(), node.shortest, node.shortest)
-            start = f"{start} " if node.shortest else ""
-            return f'"\\"" {start}{self._rest_of_string()}'
-        body = self._grammar.counted(self._char(), node.shortest, min(longest, MAX_LENGTH))
-        return f'"\\"" {body} "\\""'
+            return f"{start} {self._rest_of_string()}"
+        return f"{start} {self._at_most(min(longest, MAX_LENGTH) - node.shortest)}"
+
+    # Escapes make a character a rule of its own, and repeating such a rule makes masks a hundred
+    # times slower. So characters are counted by chains of rules, in groups to keep those short.
+
+    def _links(self) -> tuple[list[str], list[str]]:
+        """Rules for exactly, and for at most, a number of characters up to a group."""
+        if not self._exact:
+            bare, escape = char_class(_BARE, negated=True), self._escape()
+            self._exact, self._most = [EMPTY], [EMPTY]
+            for _ in range(_GROUP):
+                one, less = self._exact[-1], self._most[-1]
+                self._exact.append(self._grammar.rule(f"{bare} {one} | {escape} {one}"))
+                self._most.append(self._grammar.rule(f'"" | {bare} {less} | {escape} {less}'))
+        return self._exact, self._most
+
+    def _exactly(self, count: int) -> str:
+        exact, _ = self._links()
+        whole, rest = divmod(count, _GROUP)
+        return f"{exact[_GROUP]}{{{whole}}} {exact[rest]}" if whole else exact[rest]
+
+    def _at_most(self, count: int) -> str:
+        """Up to ``count`` characters and the closing quote."""
+        exact, most = self._links()
+        whole, rest = divmod(count, _GROUP)
+        groups = min(whole, _MAX_CHAIN)
+        name = self._grammar.rule(f'{most[rest]} "\\""')
+        for at in range(groups):
+            more = f"{exact[_GROUP]} {name}"
+            if at == groups - 1 and whole > groups:
+                more = f"{exact[_GROUP]}{{1,{whole - groups + 1}}} {name}"
+            name = self._grammar.rule(f'{most[_GROUP - 1]} "\\"" | {more}')
+        return name
 
     def _char(self) -> str:
         """One character of a string whose length counts: any but a closing bracket."""
@@ -189,7 +223,8 @@ class JsonText:
             ]
             inner = chain(self._grammar, node.members, bodies, comma, node.least, node.most)
         else:
-            key = self._grammar.rule(f'"\\"" {self._char()}{{1,64}} "\\"" ":" {space}')
+            text = self.body(Text(longest=self._limits.text))
+            key = self._grammar.rule(f'{text} ":" {space}')
             most = node.most if node.most is not None else self._limits.items
             pair = f"{key} " + self._grammar.rule(self.body(node.extra))
             inner = self._list(pair, comma, node.least, most)
