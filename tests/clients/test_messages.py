@@ -61,6 +61,8 @@ def test_a_reply_has_thinking_text_and_calls(
     assert found.usage.cache_read_input_tokens == 2
     assert found.usage.output_tokens == len(scripted.engine.script.token_ids)
     assert "Be brief." in scripted.prompt()
+    if not stream:
+        assert found._request_id.startswith("req_")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -18,6 +18,7 @@ from gnomon.engine.serve.ids import new_id
 log = logging.getLogger(__name__)
 
 HEADER = "x-request-id"
+_ANTHROPIC = "request-id"  # where Anthropic's clients look for it
 LogFormat = Literal["text", "json"]
 
 _USABLE = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
@@ -50,6 +51,8 @@ class RequestIds:
                 status = message["status"]
                 headers = MutableHeaders(raw=[*message.get("headers", ())])
                 headers[HEADER] = request_id
+                if scope["path"].startswith("/v1/messages"):
+                    headers[_ANTHROPIC] = request_id
                 message = {**message, "headers": headers.raw}
             await send(message)
 
