@@ -114,5 +114,6 @@ class Gatekeeper:
 
 def key_digest(headers: Headers) -> str:
     """A short name of the request's API key that does not give it away."""
-    key = headers.get("authorization") or headers.get("x-api-key")
+    _, _, bearer = headers.get("authorization", "").partition(" ")
+    key = bearer.strip() or headers.get("x-api-key", "").strip()
     return hashlib.sha256(key.encode()).hexdigest()[:12] if key else "none"
