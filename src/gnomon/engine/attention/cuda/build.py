@@ -15,6 +15,7 @@ import platformdirs
 
 from gnomon.engine.errors import EngineError
 
+_USUAL_PLACE = Path("/usr/local/cuda/bin/nvcc")
 #: wgmma and the bulk copies are Hopper's own: there is no other architecture to build for.
 ARCHITECTURE = "sm_90a"
 _FLAGS = (
@@ -45,7 +46,7 @@ def load(name: str) -> ctypes.CDLL:
 
 def _compile(source: Path, library: Path) -> None:
     """Compile ``source`` and put the result at ``library`` in one step."""
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    nvcc = shutil.which("nvcc") or str(_USUAL_PLACE)
     if not Path(nvcc).exists():
         raise KernelBuildError(
             f"the CUDA kernel {source.name} has to be compiled, and there is no nvcc on the PATH "

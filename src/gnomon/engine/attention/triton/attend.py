@@ -64,7 +64,7 @@ def attend_page(
         scales = _token_scales(v_page, t, seen, V_SCALE_AT)
         largest = tl.maximum(tl.max(scales), 1.1754943508222875e-38)
         weights *= (scales / largest)[None, :]
-        VALUE: tl.constexpr = tl.float16 if PRODUCT == tl.bfloat16 else PRODUCT
+        VALUE: tl.constexpr = tl.float16 if tl.bfloat16 == PRODUCT else PRODUCT
         p = weights.to(VALUE)
         acc0 += largest * tl.dot(p, v0.to(VALUE), input_precision="ieee")
         acc1 += largest * tl.dot(p, v1.to(VALUE), input_precision="ieee")
