@@ -157,8 +157,9 @@ async def generate(
     cached = 0
     reason: FinishReason | None = None
     try:
-        async with contextlib.aclosing(steps):
-            async for step in _until(steps, timeout_s, job.cancel):
+        timely = _until(steps, timeout_s, job.cancel)
+        async with contextlib.aclosing(steps), contextlib.aclosing(timely):
+            async for step in timely:
                 timer.step(len(step.token_ids), step.queue_s)
                 cached = max(cached, step.num_cached)
                 reason = step.finish_reason
