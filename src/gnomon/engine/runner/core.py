@@ -70,7 +70,9 @@ class EngineCore:
             layer_pages(config, options), startup.plan.num_blocks, startup.device.kind
         )
         backend = ReferenceBackend()
-        runner = ModelRunner(model, pools, backend, config.block_size, options.seed)
+        runner = ModelRunner(
+            model, pools, backend, config.block_size, options.seed, config.eos_token_ids
+        )
         runner.warm_up(min(options.max_num_batched_tokens, startup.plan.max_model_len) - 1)
         facts = gather_facts(
             config=config,
@@ -111,6 +113,14 @@ class EngineCore:
                 f"the prompt has a token id outside 0 to {self._vocab_size - 1}, the model's "
                 "vocabulary; was it made with another tokenizer?"
             )
+        named = [*sampling.stop_token_ids, *(token_id for token_id, _ in sampling.logit_bias)]
+        adjusts = sampling.logit_bias or sampling.min_tokens
+        if adjusts and not all(0 <= token_id < self._vocab_size for token_id in named):
+            raise AdmissionError(
+                f"logit_bias or stop_token_ids has a token id outside 0 to {self._vocab_size - 1}"
+            )
+        if grammar is not None and sampling.min_tokens:
+            raise AdmissionError("min_tokens cannot be combined with structured output")
         if request_id in self.constraints:
             raise AdmissionError(f"a request with the id {request_id!r} is already running")
         request = Request(id=request_id, prompt_ids=prompt_ids, sampling=sampling)

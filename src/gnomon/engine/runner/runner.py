@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -10,6 +10,7 @@ from gnomon.engine.attention.backend import AttentionBackend
 from gnomon.engine.cache.manager import BlockTable
 from gnomon.engine.cache.pools import PagePools
 from gnomon.engine.models.minimax_m3 import MiniMaxM3
+from gnomon.engine.runner.adjust import adjust
 from gnomon.engine.runner.batch import build_input
 from gnomon.engine.runner.constraints import Constraints
 from gnomon.engine.runner.sampler import sample
@@ -26,6 +27,7 @@ class ModelRunner:
         backend: the attention implementation.
         block_size: tokens a block.
         seed: the engine's seed, for requests that bring none.
+        eos_token_ids: what ``min_tokens`` holds back.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class ModelRunner:
         backend: AttentionBackend,
         block_size: int,
         seed: int,
+        eos_token_ids: Collection[int] = (),
     ) -> None:
         self.model = model
         self.pools = pools
         self.backend = backend
         self.block_size = block_size
         self.seed = seed
+        self.eos_token_ids = eos_token_ids
         self.device = pools.layers[0].k.device
 
     @torch.inference_mode()
@@ -61,8 +65,10 @@ class ModelRunner:
         if not batch.draws:
             return {}
         logits = self.model.logits(output.hidden[batch.sample_rows])
+        requests = [chunk.request for chunk in chunks if chunk.samples]
+        adjust(logits, requests, self.eos_token_ids)
         if constraints is not None:
-            constraints.mask(logits, [chunk.request for chunk in chunks if chunk.samples])
+            constraints.mask(logits, requests)
         tokens = sample(logits, batch.draws)
         return {draw.request_id: token for draw, token in zip(batch.draws, tokens, strict=True)}
 

@@ -42,6 +42,10 @@ def _check_sampling(sampling: SamplingParams) -> None:
         ("min_p", 0.0 <= sampling.min_p <= 1.0, "from 0 to 1"),
         ("top_k", sampling.top_k >= -1, "-1 or 0 (off), or at least 1"),
         ("max_tokens", sampling.max_tokens >= 1, "at least 1"),
+        ("min_tokens", 0 <= sampling.min_tokens <= sampling.max_tokens, "from 0 to max_tokens"),
+        ("presence_penalty", -2 <= sampling.presence_penalty <= 2, "from -2 to 2"),
+        ("frequency_penalty", -2 <= sampling.frequency_penalty <= 2, "from -2 to 2"),
+        ("repetition_penalty", 0 < sampling.repetition_penalty <= 10, "above 0 and at most 10"),
     )
     for name, holds, bounds in allowed:
         if not holds:

@@ -13,6 +13,9 @@ from gnomon.engine.cache.manager import BlockTable
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen. ``temperature`` 0 is greedy; ``top_k`` -1 and ``top_p`` 1 are off.
 
+    Penalties and ``logit_bias`` (pairs of token id and bias) change logits before that; until
+    ``min_tokens`` tokens are out, no end-of-sequence or stop token is chosen.
+
     ``seed`` None draws from the engine's seed; with a seed, the same request gives the same
     tokens whatever else is in the batch.
     """
@@ -25,6 +28,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 16
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the logits are used as the model gave them."""
+        return (
+            self.min_tokens == self.presence_penalty == self.frequency_penalty == 0
+            and self.repetition_penalty == 1.0
+            and not self.logit_bias
+        )
 
 
 class FinishReason(StrEnum):

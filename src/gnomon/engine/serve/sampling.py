@@ -94,7 +94,26 @@ def sampling_params(
         max_tokens=max_tokens,
         ignore_eos=bool(fields.ignore_eos),
         stop_token_ids=tuple(dict.fromkeys(own_stops + stops)),
+        min_tokens=_least(fields, max_tokens),
+        presence_penalty=_or(fields.presence_penalty, 0.0),
+        frequency_penalty=_or(fields.frequency_penalty, 0.0),
+        repetition_penalty=_or(fields.repetition_penalty, 1.0),
+        logit_bias=tuple((int(key), bias) for key, bias in (fields.logit_bias or {}).items()),
     )
+
+
+def _least(fields: SamplingFields, max_tokens: int) -> int:
+    """The least number of tokens.
+
+    Raises:
+        ApiError: it is more than the most.
+    """
+    least = fields.min_tokens or 0
+    if least > max_tokens:
+        raise bad_request(
+            f"min_tokens is {least}, more than the {max_tokens} the answer may have.", "min_tokens"
+        )
+    return least
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -135,11 +135,12 @@ class Served:
         job = self.generation(request_id, fields, prompt.ids, parser, cap)
         if wanted is None or wanted.free:
             return job
-        if fields.ignore_eos:
-            raise bad_request(
-                "'ignore_eos' cannot be combined with structured output or enforced tool calls.",
-                "ignore_eos",
-            )
+        for name in ("ignore_eos", "min_tokens"):
+            if getattr(fields, name):
+                raise bad_request(
+                    f"'{name}' cannot be combined with structured output or enforced tool calls.",
+                    name,
+                )
         dialects, limits = (self.reasoning, self.tools), self.defaults.limits
         grammar = await asyncio.to_thread(grammar_of, wanted, prompt.tail, *dialects, limits)
         return replace(job, grammar=grammar)

@@ -99,7 +99,7 @@ def _require_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
 
 
 class SamplingFields(Body):
-    """How tokens are chosen. The last six are extensions, spelled as in vLLM."""
+    """How tokens are chosen. OpenAI's and vLLM's fields, spelled as there."""
 
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -109,17 +109,21 @@ class SamplingFields(Body):
     stop: StopString | list[StopString] | None = None
     stop_token_ids: list[TokenId] | None = Field(default=None, max_length=64)
     ignore_eos: bool | None = None
-    min_tokens: int | None = Field(default=None, ge=0)
+    min_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
 
     @model_validator(mode="after")
     def _check_stops(self) -> SamplingFields:
         if isinstance(self.stop, list) and len(self.stop) > _MAX_STOPS:
             raise bad_request(f"At most {_MAX_STOPS} stop strings are allowed.", "stop")
-        if self.min_tokens and not self.ignore_eos:
-            raise unsupported(
-                "min_tokens",
-                "'min_tokens' is only supported together with 'ignore_eos': true; leave it out.",
-            )
+        for key in self.logit_bias or ():
+            if not (key.isascii() and key.isdigit() and len(key) < _ID_DIGITS):
+                raise bad_request(f"logit_bias has the key {key!r}, no token id.", "logit_bias")
+        if len(self.logit_bias or ()) > _MAX_BIASES:
+            raise bad_request(f"At most {_MAX_BIASES} biases are allowed.", "logit_bias")
         return self
 
     @property
@@ -131,6 +135,8 @@ class SamplingFields(Body):
 
 
 _MAX_STOPS = 16
+_MAX_BIASES = 1024
+_ID_DIGITS = 10
 
 
 class StreamOptions(Strict):
@@ -143,10 +149,6 @@ class StreamOptions(Strict):
 
 
 REFUSED_SAMPLING: Mapping[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
     "n": (1,),
     "best_of": (1,),
     "use_beam_search": (False,),
