@@ -53,7 +53,7 @@ GOOD: dict[str, list[dict[str, Any]]] = {
         {"messages": _CHAT[:2], "max_tokens": 2, "logprobs": True, "top_logprobs": 2, "n": 2,
          "logit_bias": {"5": 1}, "presence_penalty": 0.1, "frequency_penalty": 0.1,
          "stream_options": {"include_usage": True}},
-        {"messages": _CHAT[:2], "max_tokens": 40, "tool_choice": "required",
+        {"messages": _CHAT[:2], "max_tokens": 8, "tool_choice": "required",
          "parallel_tool_calls": False,
          "tools": [{"type": "function", "function": {**_TOOL, "strict": True}}]},
     ],
@@ -190,7 +190,7 @@ def body(path: str, rng: random.Random, model: str = "nano") -> bytes:
         for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
             if places(good):
                 good = mutate(good, rng)
-        good = {**_cap(path), **good}
+        good |= {name: most for name, most in _cap(path).items() if good.get(name) is None}
     text = _written(good)
     return broken(text, rng) if kind > 0.85 else text
 

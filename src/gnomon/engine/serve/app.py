@@ -21,6 +21,7 @@ from gnomon.engine.serve.handlers.messages import count_tokens, messages
 from gnomon.engine.serve.handlers.responses import responses
 from gnomon.engine.serve.limits import BodyLimit, SlowReaders
 from gnomon.engine.serve.logs import RequestIds
+from gnomon.engine.serve.openapi import describe
 from gnomon.engine.serve.protocol.chat import ChatRequest
 from gnomon.engine.serve.protocol.completions import CompletionRequest
 from gnomon.engine.serve.protocol.messages import CountTokensRequest, MessagesRequest
@@ -41,6 +42,7 @@ def build_app(served: Served) -> FastAPI:
     _add_tokens(app, served)
     _add_meta(app, served)
     _add_errors(app)
+    describe(app)
     # The last one added is the first to see a request.
     app.add_middleware(
         BodyLimit,

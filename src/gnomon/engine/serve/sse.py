@@ -24,9 +24,16 @@ DONE = b"data: [DONE]\n\n"
 _CLIENT_CLOSED = 499  # nginx's number; nobody is there to read it
 
 
+_LINE_ENDS = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x85, 0x2028, 0x2029))
+"""Not line ends of event streams, but Python clients that split with str.splitlines cut there."""
+
+
 def data(value: Any) -> bytes:
     """One event with only a data line."""
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+    text = msgspec.json.encode(value)
+    for character, escaped in _LINE_ENDS:
+        text = text.replace(character, escaped)
+    return b"data: " + text + b"\n\n"
 
 
 def event(value: dict[str, Any]) -> bytes:
