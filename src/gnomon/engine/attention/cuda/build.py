@@ -35,7 +35,8 @@ def load(name: str) -> ctypes.CDLL:
         KernelBuildError: there is no nvcc, or it failed.
     """
     source = Path(__file__).with_name(f"{name}.cu")
-    key = hashlib.sha256("\0".join((source.read_text(), *_FLAGS)).encode()).hexdigest()[:16]
+    texts = [file.read_text() for file in (source, *sorted(source.parent.glob("*.cuh")))]
+    key = hashlib.sha256("\0".join((*texts, *_FLAGS)).encode()).hexdigest()[:16]
     folder = Path(platformdirs.user_cache_dir("gnomon")) / "kernels"
     library = folder / f"{name}-{ARCHITECTURE}-{key}.so"
     if not library.exists():

@@ -19,10 +19,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-struct Entry {
-  uint32_t score;  // order-preserving map of the fp32 score; 0: nothing
-  uint32_t block;
-};
+#include "hopper.cuh"
+#include "lists.cuh"
 
 struct Params {
   const uint8_t* q;             // e4m3 [rows, heads, 128]
@@ -50,92 +48,10 @@ constexpr int kWindow = kRounds * kWarps;
 constexpr int kMaxTiles = 512;
 constexpr int kMaxParts = 288;  // CTAs of a launch: two on each of up to 144 multiprocessors
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ void barrier_init(uint32_t bar) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar));
-}
-
-__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-               : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n}" ::"r"(bar), "r"(parity)
-      : "memory");
-}
-
-__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes,
-                                          uint32_t bar) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to), "l"(from), "r"(bytes), "r"(bar)
-      : "memory");
-}
-
-// Descriptor of the queries of one scale group as B, K-major without swizzle: core matrices of
-// 8 columns x 16 bytes; `across` bytes between the two along K, 128 between those along N.
-__device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t across) {
-  return static_cast<uint64_t>(address >> 4) | static_cast<uint64_t>(across >> 4) << 16 |
-         static_cast<uint64_t>(128 >> 4) << 32;
-}
-
-__device__ __forceinline__ void wait_for_kernel_before() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-__device__ __forceinline__ void let_next_kernel_start() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-template <int N>
-__device__ __forceinline__ void product(float* d, const uint32_t* a, uint64_t b);
-
-template <>
-__device__ __forceinline__ void product<8>(float* d, const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 0, "
-      "1, 1;"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-template <>
-__device__ __forceinline__ void product<16>(float* d, const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7}, "
-      "{%8,%9,%10,%11}, %12, 0, 1, 1;"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
-        "=f"(d[7])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-template <>
-__device__ __forceinline__ void product<32>(float* d, const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,"
-      "%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 0, 1, 1;"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
-        "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
-        "=f"(d[14]), "=f"(d[15])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
 __device__ __forceinline__ uint32_t even_codes(uint32_t w) { return w & 0x9C9C9C9Cu; }
 
 __device__ __forceinline__ uint32_t odd_codes(uint32_t w) {
   return ((w << 2) & 0x8C8C8C8Cu) | ((w >> 2) & 0x10101010u);
-}
-
-__device__ __forceinline__ uint32_t ordered(float score) {
-  const uint32_t bits = __float_as_uint(score + 0.0f);  // -0 counts as +0
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
 // Shapes that follow from the number of query columns N and the page format.
@@ -200,48 +116,6 @@ __device__ void number_pages(const Params& p, S& s) {
     for (int w = 0; w < kWarps; ++w) before += s.sums[w];
     __syncthreads();
   }
-}
-
-__device__ __forceinline__ bool better(const Entry& a, const Entry& b) {
-  return a.score > b.score || (a.score == b.score && a.block < b.block);
-}
-
-// The best `wanted` of a warp's 32 * K entries, best first: lane i returns the i-th. Each lane sorts
-// its own, and the best of the lanes' heads is taken again and again: a short chain of steps.
-template <int K>
-__device__ Entry best_of(Entry (&e)[K], int wanted, int lane) {
-#pragma unroll
-  for (int i = 0; i < K - 1; ++i)
-#pragma unroll
-    for (int k = 0; k < K - 1 - i; ++k)
-      if (better(e[k + 1], e[k])) {
-        const Entry swap = e[k];
-        e[k] = e[k + 1];
-        e[k + 1] = swap;
-      }
-  Entry mine = {0, 0};
-  for (int i = 0; i < wanted; ++i) {
-    const uint32_t top = __reduce_max_sync(~0u, e[0].score);
-    if (top == 0) break;
-    unsigned owners = __ballot_sync(~0u, e[0].score == top);
-    uint32_t block = __shfl_sync(~0u, e[0].block, __ffs(owners) - 1);
-    if (owners & (owners - 1)) {
-      block = __reduce_min_sync(~0u, e[0].score == top ? e[0].block : ~0u);
-      owners = __ballot_sync(~0u, e[0].score == top && e[0].block == block);
-    }
-    if (lane == i) mine = {top, block};
-    if (owners >> lane & 1) {
-#pragma unroll
-      for (int k = 0; k < K - 1; ++k) e[k] = e[k + 1];
-      e[K - 1] = {0, 0};
-    }
-  }
-  return mine;
-}
-
-__device__ __forceinline__ Entry read_part(const Entry* at) {
-  const uint2 raw = __ldcg(reinterpret_cast<const uint2*>(at));
-  return {raw.x, raw.y};
 }
 
 // Write the list of a query: history from lanes 0 to wanted - 1, then forced blocks.
