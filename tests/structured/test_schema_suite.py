@@ -10,8 +10,12 @@ import jsonschema
 import pytest
 from openai import OpenAI
 from tests.structured.schemas import CASES, Schema
+from tests.structured.walk import tokenizer
 
 CUT_AT = 6000
+# Random weights spell a marker in a dozen tokens. A little bias to its own token, which is allowed
+# at every place of a string, keeps the suite short; the walks of tests/unit/grammar have none.
+MARKER_BIAS = 4.0
 CONCURRENT = 24
 
 
@@ -30,6 +34,7 @@ def request(name: str, schema: Schema) -> dict[str, Any]:
         "max_tokens": CUT_AT,
         "temperature": 1.0,
         "seed": len(name),
+        "logit_bias": {str(tokenizer().id_of("]<]minimax[>[")): MARKER_BIAS},
         "chat_template_kwargs": {"thinking_mode": "disabled"},
     }
 
