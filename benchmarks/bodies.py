@@ -190,7 +190,7 @@ def body(path: str, rng: random.Random, model: str = "nano") -> bytes:
         for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
             if places(good):
                 good = mutate(good, rng)
-        good |= {name: most for name, most in _cap(path).items() if good.get(name) is None}
+    good |= {name: most for name, most in _cap(path).items() if good.get(name) is None}
     text = _written(good)
     return broken(text, rng) if kind > 0.85 else text
 

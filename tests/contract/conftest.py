@@ -38,7 +38,7 @@ def client(nano: ServerProcess) -> OpenAI:
 @pytest.fixture(scope="session")
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]:
     """The real API over an engine that says what it is told, for replies no random model makes."""
-    with scripted_server(resolve_model("nano")) as server:
+    with scripted_server(resolve_model("nano"), served_model_name=("nano",)) as server:
         yield server
 
 

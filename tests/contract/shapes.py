@@ -98,7 +98,7 @@ def _check_calls(calls: list[dict[str, Any]]) -> None:
     for call in calls:
         at = call["index"]
         if not seen[at]:
-            assert at == len(seen) - 1, "calls are numbered in their order"
+            assert at == len(seen), "calls are numbered in their order"
             assert call["id"]
             assert call["type"] == "function"
             assert call["function"]["name"]
