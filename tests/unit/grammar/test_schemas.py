@@ -81,6 +81,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "look-ahead": ({"type": "string", "pattern": "^(?=a)b$"}, "pattern", "assert"),
     "back-reference": ({"type": "string", "pattern": r"^(a)\1$"}, "pattern", "groupref"),
     "word boundary": ({"type": "string", "pattern": r"^a\bc$"}, "pattern", "at"),
+    "nested repetition": ({"type": "string", "pattern": "^(a*)*$"}, "pattern", "repetition"),
     "no pattern": ({"type": "string", "pattern": "("}, "pattern", "no regular expression"),
     "pattern and length": ({"type": "string", "pattern": "a", "maxLength": 3}, "maxLength", ""),
     "unknown format": ({"type": "string", "format": "color"}, "format", "'color'"),

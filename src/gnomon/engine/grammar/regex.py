@@ -33,6 +33,7 @@ _CATEGORIES: dict[Any, tuple[Ranges, bool]] = {
 }
 _TOP = 0x10FFFF
 _MAX_REPEAT = 4096
+_NESTED = 16
 
 
 class PatternUnsupported(SchemaUnsupported):
@@ -129,6 +130,7 @@ def never_starts_with(pattern: Pattern, banned: Ranges) -> bool:
 class _Writer:
     def __init__(self, char: Callable[[Ranges], str | None]) -> None:
         self._char = char
+        self._inside_wide = False
 
     def sequence(self, tree: Any) -> str:
         return " ".join(self._node(kind, value) for kind, value in tree) or EMPTY
@@ -160,7 +162,14 @@ class _Writer:
         endless = most is _constants.MAXREPEAT
         if least > _MAX_REPEAT or (not endless and most > _MAX_REPEAT):
             raise PatternUnsupported(f"repeats more than {_MAX_REPEAT} times")
-        return repeated(self.sequence(tree), least, None if endless else int(most))
+        wide = least != most and (endless or most > _NESTED)
+        if wide and self._inside_wide:
+            # Such patterns are ambiguous: following them costs seconds a token, in the engine.
+            raise PatternUnsupported(f"repeats a repetition, both more than {_NESTED} times")
+        outer, self._inside_wide = self._inside_wide, self._inside_wide or endless or most > _NESTED
+        body = self.sequence(tree)
+        self._inside_wide = outer
+        return repeated(body, least, None if endless else int(most))
 
     def _one(self, ranges: Ranges) -> str:
         found = self._char(ranges)
