@@ -96,7 +96,9 @@ def _body(ask: Ask, rng: random.Random, most: int) -> tuple[dict[str, Any], int,
     return {**body, **ask.body}, tokens, seed
 
 
-def check(record: Record, ask: Ask, at: int, asked: tuple[int, int], told: Told) -> None:
+def check(
+    record: Record, ask: Ask, at: int, asked: tuple[int, int], manner: Manner, told: Told
+) -> None:
     """Take one stream into the record, with everything that is wrong about it."""
     tokens, seed = asked
     record.statuses[str(told.status)] += 1
@@ -107,6 +109,8 @@ def check(record: Record, ask: Ask, at: int, asked: tuple[int, int], told: Told)
     if told.error is not None or told.status not in (None, 200):
         record.wrong.append(f"{ask.path}: {told.status} {told.error}")
     if not told.finished:
+        if manner in (Manner.READ, Manner.STALL, Manner.SLOW) and told.error is None:
+            record.wrong.append(f"{ask.path}: a stream was cut ({manner.value})")
         return
     record.finished += 1
     record.tokens += tokens
@@ -145,7 +149,7 @@ async def soak(
             except (OSError, asyncio.IncompleteReadError, ValueError, IndexError) as error:
                 record.wrong.append(f"{ask.path}: {error!r} ({manner.value})")
                 continue
-            check(record, ask, at, (tokens, its_seed), told)
+            check(record, ask, at, (tokens, its_seed), manner, told)
 
     looks: list[Vitals] = []
 

@@ -52,8 +52,8 @@ def test_answers_are_what_the_document_says(document: Any, mode: GenerationMode)
     )
     for found in document.get_all_operations():
         operation = found.ok()
-        if mode is GenerationMode.NEGATIVE and operation.method != "post":
-            continue
+        if mode is GenerationMode.NEGATIVE and not operation.body:
+            continue  # nothing to get wrong
         bounded(given(case=operation.as_strategy(generation_mode=mode))(hold))()
 
 
