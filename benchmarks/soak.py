@@ -41,7 +41,7 @@ _WARM_UP_S = 5
 _FLAT_MIB = 48.0  # of resident memory, per process: allocators keep what they once had
 _FLAGS = (
     "--kv-cache-dtype", "mxfp4", "--max-model-len", "2048", "--max-num-seqs", "200",
-    "--num-blocks", "320",  # too few for 200 requests, so that some are preempted
+    "--num-blocks", "320",  # fewer than 200 full-length requests would need
 )  # fmt: skip
 _TOPICS = (
     "Say hello to the world.", "Bücher für Åsa, 漢字 und 😀.", "Count to ten. " * 12,

@@ -72,9 +72,7 @@ class LLM:
         tokens: dict[str, list[int]] = {request_id: [] for request_id in ids}
         finished: dict[str, Completion] = {}
         try:
-            for request_id, prompt, params, source in zip(
-                ids, prompts, each, sources, strict=True
-            ):
+            for request_id, prompt, params, source in zip(ids, prompts, each, sources, strict=True):
                 self.core.add(request_id, tuple(prompt), params, source)
             while self.core.has_work or self.core.compiling:
                 for _, error in self.core.start_compiled(wait=True):

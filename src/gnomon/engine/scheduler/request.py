@@ -16,8 +16,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     Penalties and ``logit_bias`` (pairs of token id and bias) change logits before that; until
     ``min_tokens`` tokens are out, no end-of-sequence or stop token is chosen.
 
-    ``seed`` None draws from the engine's seed; with a seed, the same request gives the same
-    tokens whatever else is in the batch.
+    ``seed`` None draws from the engine's seed; with a seed, the same request draws the same
+    numbers whatever else is in the batch. The logits they are applied to may still differ in
+    their last bits between batches of different shapes.
     """
 
     temperature: float = 1.0
