@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
-import time
 
 import pytest
 import tokenizers
@@ -32,22 +30,20 @@ def test_any_text_comes_back_token_by_token(tokenizer: Tokenizer, text: str) -> 
 
 def test_a_long_prompt_leaves_the_other_threads_running(tokenizer: Tokenizer) -> None:
     """`Tokenizer.encode` of the library holds the GIL for seconds: every stream would stand."""
-    beats: list[float] = []
+    beats = 0
     done = threading.Event()
 
     def beat() -> None:
+        nonlocal beats
         while not done.wait(0.005):
-            beats.append(time.perf_counter())
+            beats += 1
 
     other = threading.Thread(target=beat)
     other.start()
-    started = time.perf_counter()
     tokenizer.encode("a few words " * 50_000)
-    took = time.perf_counter() - started
     done.set()
     other.join()
-    longest = max(b - a for a, b in itertools.pairwise([started, *beats]))
-    assert longest < 0.5 * took
+    assert beats >= 5  # with the GIL held there is none, or one
 
 
 @settings(deadline=None)
