@@ -7,21 +7,18 @@ interpreter a program takes milliseconds, so without a GPU they face the tests o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
 import torch
 
-ON_GPU = torch.cuda.is_available()
-if not ON_GPU:  # triton reads it when kernels are defined
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+from gnomon.engine.attention.backend import AttentionBackend
+from gnomon.engine.attention.reference.backend import ReferenceBackend
+from gnomon.engine.attention.triton.backend import TritonBackend
 
-from gnomon.engine.attention.backend import AttentionBackend  # noqa: E402
-from gnomon.engine.attention.reference.backend import ReferenceBackend  # noqa: E402
-from gnomon.engine.attention.triton.backend import TritonBackend  # noqa: E402
+from .paged import OnGpu
 
-from .paged import OnGpu  # noqa: E402
+ON_GPU = torch.cuda.is_available()  # else tests/conftest.py has switched to the interpreter
 
 BACKENDS: dict[str, Callable[[], AttentionBackend]] = {
     "reference": ReferenceBackend,
