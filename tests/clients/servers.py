@@ -112,6 +112,7 @@ class ScriptedEngine:
     finished: list[str] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     death: EngineError | None = None
+    stall: EngineError | None = None
     is_ready: bool = True
 
     @property

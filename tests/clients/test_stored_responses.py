@@ -113,8 +113,11 @@ def test_a_running_response_is_cancelled(told: OpenAI, scripted: ScriptedServer)
     assert (last.status, last.output_text) == ("cancelled", "so far")
     assert last.usage.output_tokens > 0
     assert scripted.engine.aborted
+    assert told.responses.cancel(response_id).status == "cancelled"
+    scripted.say("x")
+    finished = told.responses.create(model="scripted", input="x")
     with pytest.raises(openai.BadRequestError, match="finished"):
-        told.responses.cancel(response_id)
+        told.responses.cancel(finished.id)
     with pytest.raises(openai.NotFoundError):
         told.responses.cancel("resp_none")
 

@@ -58,9 +58,21 @@ def serve(
     max_requests_per_key: Annotated[
         int | None, typer.Option(help="The same for one API key; no limit if left out.")
     ] = None,
+    max_queued_requests: Annotated[
+        int | None,
+        typer.Option(
+            help="Most requests that wait for their first token; more get a 429. No limit of its "
+            "own if left out."
+        ),
+    ] = None,
+    max_queued_per_key: Annotated[
+        int | None, typer.Option(help="The same for one API key; no limit if left out.")
+    ] = None,
     request_timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds a generation may take; no limit if left out."),
+        typer.Option(
+            help="Seconds a request may take from its body to its last token; no limit if left out."
+        ),
     ] = None,
     stall_timeout: Annotated[
         float,
@@ -72,9 +84,24 @@ def serve(
             help="Seconds that open requests may go on after SIGTERM before they are cut."
         ),
     ] = 5,
+    heartbeat_timeout: Annotated[
+        float,
+        typer.Option(help="Seconds the engine core may give no sign of life; then /health is 503."),
+    ] = 60,
+    step_timeout: Annotated[
+        float,
+        typer.Option(help="Seconds a step of the engine core may take; then /health is 503."),
+    ] = 600,
     max_stored_responses: Annotated[
         int, typer.Option(help="Most responses kept for previous_response_id; 0 keeps none.")
     ] = 1024,
+    reasoning_key: Annotated[
+        str | None,
+        typer.Option(
+            help="Secret of 16 characters or more under which clients carry encrypted_content; a "
+            "new one at each start if left out."
+        ),
+    ] = None,
     log_format: Annotated[str, typer.Option(help="Format of the log: text or json.")] = "text",
     debug_state: Annotated[
         bool, typer.Option("--debug-state", help="Serve /debug/state: queue, blocks, requests.")
@@ -84,14 +111,14 @@ def serve(
     from pydantic import ValidationError
 
     from gnomon.engine.errors import EngineDead, EngineError, OptionsError, Refusal, StartupRefused
-    from gnomon.engine.serve.logs import LogFormat, configure
+    from gnomon.engine.log_format import LogFormat, configure_log
     from gnomon.engine.serve.options import ServeOptions
     from gnomon.engine.serve.reasoning_format import ReasoningFormat
     from gnomon.engine.serve.server import serve as run_server
 
     if log_format not in get_args(LogFormat):
         refuse([Refusal("option", f"--log-format {log_format!r} is unknown.", "Use text or json.")])
-    configure(cast(LogFormat, log_format))
+    configure_log(log_format)
     try:
         run_server(
             ServeOptions(
@@ -108,10 +135,16 @@ def serve(
                 max_tools=max_tools,
                 max_open_requests=max_open_requests,
                 max_requests_per_key=max_requests_per_key,
+                max_queued_requests=max_queued_requests,
+                max_queued_per_key=max_queued_per_key,
                 request_timeout_s=request_timeout,
                 stall_timeout_s=stall_timeout,
                 shutdown_timeout_s=shutdown_timeout,
+                heartbeat_timeout_s=heartbeat_timeout,
+                step_timeout_s=step_timeout,
                 max_stored_responses=max_stored_responses,
+                reasoning_key=reasoning_key,
+                log_format=cast(LogFormat, log_format),
                 debug_state=debug_state,
             )
         )

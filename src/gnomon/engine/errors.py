@@ -33,6 +33,10 @@ class EngineDead(EngineError):
     """The engine core has gone; no request can be served any more."""
 
 
+class EngineStalled(EngineError):
+    """The engine core gives no sign of life, or one of its steps does not end; it may come back."""
+
+
 class EngineBusy(EngineError):
     """The engine has as many open requests as it takes; trying again later may work."""
 

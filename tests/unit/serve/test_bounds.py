@@ -8,10 +8,10 @@ import logging
 import pytest
 from starlette.datastructures import Headers
 
+from gnomon.engine.log_format import configure_log
 from gnomon.engine.serve import store as store_module
 from gnomon.engine.serve.errors import ApiError
-from gnomon.engine.serve.gate import Gate, key_digest
-from gnomon.engine.serve.logs import configure
+from gnomon.engine.serve.gate import Gate, GateBounds, key_digest
 from gnomon.engine.serve.options import ServeOptions
 from gnomon.engine.serve.store import ResponseStore, Stored
 
@@ -37,21 +37,39 @@ def test_the_store_is_bounded_in_number_and_bytes() -> None:
 
 
 def test_a_request_that_leaves_makes_room() -> None:
-    gate = Gate(2, 1)
-    gate.enter("a")
+    gate = Gate(GateBounds(2, 1))
+    first = gate.enter("a")
     with pytest.raises(ApiError, match="key") as caught:
         gate.enter("a")
     assert (caught.value.status, caught.value.headers) == (429, {"retry-after": "1"})
     gate.enter("b")
     with pytest.raises(ApiError, match="server"):
         gate.enter("c")
-    gate.leave("a")
+    first.leave()
     gate.enter("a")
     assert gate.open_per_key == {"a": 1, "b": 1}
 
 
+def test_a_request_waits_until_its_first_token() -> None:
+    gate = Gate(GateBounds(9, waiting=2, waiting_per_key=1))
+    first = gate.enter("a")
+    with pytest.raises(ApiError, match="1 requests with this API key wait") as caught:
+        gate.enter("a")
+    assert (caught.value.status, caught.value.code) == (429, "too_many_requests")
+    first.begin()
+    first.begin()
+    second = gate.enter("a")
+    gate.enter("b")
+    with pytest.raises(ApiError, match="2 requests wait"):
+        gate.enter("c")
+    second.leave()
+    assert (gate.open, gate.waiting) == (2, 1)
+    first.leave()
+    assert gate.open_per_key == {"b": 1}
+
+
 def test_a_draining_gate_lets_nobody_in() -> None:
-    gate = Gate(2, None)
+    gate = Gate(GateBounds(2))
     gate.draining = True
     with pytest.raises(ApiError) as caught:
         gate.enter("a")
@@ -73,7 +91,7 @@ def test_a_key_s_digest_tells_keys_apart_and_does_not_show_them() -> None:
 def test_json_logs_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     before = logging.root.handlers[:]
     try:
-        configure("json")
+        configure_log("json")
         logging.getLogger("x").info("hello %s", "you", extra={"fields": {"status": 200}})
         try:
             raise ValueError("boom")

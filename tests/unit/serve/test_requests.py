@@ -17,7 +17,7 @@ from gnomon.engine.serve.parsers.m3_reasoning import M3ReasoningDialect
 from gnomon.engine.serve.protocol.chat import ChatRequest, Message
 from gnomon.engine.serve.protocol.schema import schema_problem
 from gnomon.engine.serve.responses_input import messages_of
-from gnomon.engine.serve.sampling import GenerationDefaults, output_cap, sampling_params
+from gnomon.engine.serve.sampling import GenerationDefaults, Room, output_cap, sampling_params
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
@@ -164,13 +164,13 @@ def test_good_schemas_have_no_problem() -> None:
     ],
 )
 def test_the_output_cap(asked: int | None, prompt: int, default: int | None, granted: int) -> None:
-    assert output_cap(asked, prompt, 100, default, "max_tokens") == granted
+    assert output_cap(("max_tokens", asked), prompt, Room(100, default, "messages")) == granted
 
 
 @pytest.mark.parametrize(("asked", "prompt"), [(91, 10), (None, 100), (1, 100), (None, 500)])
 def test_what_does_not_fit_names_limit_and_count(asked: int | None, prompt: int) -> None:
     with pytest.raises(ApiError, match=r"100 tokens.*" + str(prompt)) as caught:
-        output_cap(asked, prompt, 100, 256, "max_tokens")
+        output_cap(("max_tokens", asked), prompt, Room(100, 256, "messages"))
     assert caught.value.code == "context_length_exceeded"
 
 

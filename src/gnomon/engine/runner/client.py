@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from gnomon.engine.errors import (
     EngineBusy,
     EngineDead,
     EngineError,
+    EngineStalled,
     StartupFailed,
     StartupRefused,
 )
@@ -38,13 +41,17 @@ from gnomon.engine.runner.messages import (
     StepOutput,
     TokenOutput,
 )
-from gnomon.engine.runner.process import IPC_SCHEME
+from gnomon.engine.runner.process import IPC_SCHEME, PULSE_FILE
+from gnomon.engine.runner.pulse import PULSE_LIMITS, Pulse, PulseLimits
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 
 _LONGEST_SOCKET_PATH = 100  # sun_path is 108 bytes
 _LAST_WORDS_S = 0.2  # how long the last message of an exited core may take to arrive
 _REASON_S = 5.0  # the same for a core that failed, which always says why, on a busy machine
 _POLL_S = 0.05
+_FEEL_S = 0.5
+
+log = logging.getLogger(__name__)
 
 _Arrival = TokenOutput | EngineError
 
@@ -57,6 +64,9 @@ class EngineClient:
         startup_timeout_s: how long loading and the first forward may take.
         max_open_requests: requests open at a time; more raise :class:`EngineBusy`. It bounds every
             queue between the two processes: a request has at most ``max_tokens`` outputs pending.
+        pulse_limits: when the core is taken to hang. Open requests then end with
+            :class:`EngineStalled`, and so do new ones until it is back.
+        log_format: of the core's log, text or json.
     """
 
     def __init__(
@@ -65,8 +75,13 @@ class EngineClient:
         *,
         startup_timeout_s: float = 600.0,
         max_open_requests: int = 1024,
+        pulse_limits: PulseLimits = PULSE_LIMITS,
+        log_format: str = "text",
     ) -> None:
         self.options = options
+        self._limits = pulse_limits
+        self._log_format = log_format
+        self._stall: EngineError | None = None
         self._startup_timeout_s = startup_timeout_s
         self._max_open_requests = max_open_requests
         self._facts: EngineFacts | None = None
@@ -94,6 +109,11 @@ class EngineClient:
         return self._facts is not None and self._death is None
 
     @property
+    def stall(self) -> EngineError | None:
+        """Why the core is taken to hang; None while it shows signs of life."""
+        return self._stall
+
+    @property
     def death(self) -> EngineError | None:
         """Why the core is gone; None while it lives."""
         return self._death
@@ -117,7 +137,9 @@ class EngineClient:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(address)
         self._started: asyncio.Future[EngineFacts] = asyncio.get_running_loop().create_future()
-        command = (sys.executable, "-m", "gnomon.engine.runner.process", address)
+        self._pulse = Pulse(self._folder / PULSE_FILE, create=True)
+        module = "gnomon.engine.runner.process"
+        command = (sys.executable, "-m", module, address, self._log_format)
         self._process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE
         )
@@ -135,6 +157,7 @@ class EngineClient:
         except BaseException:
             await self.shutdown()
             raise
+        self._tasks.append(asyncio.create_task(self._feel()))
         return self._facts
 
     async def generate(
@@ -153,6 +176,7 @@ class EngineClient:
             AdmissionError: the request can never run.
             EngineBusy: too many requests are open.
             EngineDead: the core is gone, before or during the request.
+            EngineStalled: the core hangs, before or during the request.
         """
         self._refuse_if_dead()
         if request_id in self._open:
@@ -168,9 +192,10 @@ class EngineClient:
             self._send(AddRequest(request_id, tuple(prompt_ids), sampling, grammar))
             while not done:
                 arrival = await arrivals.get()
-                done = isinstance(arrival, EngineError) or arrival.finish_reason is not None
                 if isinstance(arrival, EngineError):
+                    done = not isinstance(arrival, EngineStalled)  # else it still has the request
                     raise arrival
+                done = arrival.finish_reason is not None
                 yield arrival
         finally:
             del self._open[request_id]
@@ -191,6 +216,7 @@ class EngineClient:
 
         Raises:
             EngineDead: the core is gone.
+            EngineStalled: the core hangs.
         """
         self._refuse_if_dead()
         answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
@@ -226,6 +252,8 @@ class EngineClient:
             raise EngineDead(str(self._death))
         if self._facts is None:
             raise EngineDead("the engine has not started yet")
+        if self._stall is not None:
+            raise EngineStalled(str(self._stall))
 
     def _send(self, command: CoreCommand) -> None:
         """Queue a command; ZeroMQ keeps the order. Needs no await, so it works while cancelled."""
@@ -267,6 +295,34 @@ class EngineClient:
         else:
             self._die(EngineDead(f"the engine core {how}"))
 
+    async def _feel(self) -> None:
+        """Watch the core's pulse.
+
+        Two bad looks in a row count: after both processes were frozen, the first may come before
+        the core has had time to beat.
+        """
+        bad = 0
+        while self._death is None:
+            await asyncio.sleep(min(_FEEL_S, self._limits.silence_s / 4))
+            problem = self._limits.problem(time.monotonic(), *self._pulse.read())
+            bad = 0 if problem is None else bad + 1
+            if problem is None and self._stall is not None:
+                log.warning("the engine core is back")
+                self._stall = None
+            elif problem is not None and bad > 1 and self._stall is None:
+                log.error("%s: open requests end with an error", problem)
+                self._stall = EngineStalled(problem)
+                self._tell(EngineStalled(problem))
+
+    def _tell(self, error: EngineError) -> None:
+        """Let everyone who waits hear of an error."""
+        for arrivals in self._open.values():
+            arrivals.put_nowait(error)
+        for answer in self._stats:  # they stay: the core may answer yet, in this order
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # whoever waits gets it; nobody need
+
     def _die(self, error: EngineError) -> None:
         """Remember the first reason and tell everyone who waits."""
         if self._death is not None:
@@ -275,12 +331,7 @@ class EngineClient:
         if not self._started.done():
             self._started.set_exception(error)
             self._started.exception()  # whoever waits gets it; nobody need
-        for arrivals in self._open.values():
-            arrivals.put_nowait(EngineDead(str(error)))
-        while self._stats:
-            answer = self._stats.popleft()
-            if not answer.done():
-                answer.set_exception(EngineDead(str(error)))
+        self._tell(EngineDead(str(error)))
 
 
 def _error_of(event: CoreFailed) -> EngineError:

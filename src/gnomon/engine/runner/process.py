@@ -21,6 +21,7 @@ import msgspec
 import zmq
 
 from gnomon.engine.errors import AdmissionError, EngineError, StartupRefused
+from gnomon.engine.log_format import configure_log
 from gnomon.engine.options import EngineOptions
 from gnomon.engine.runner.messages import (
     AbortRequest,
@@ -33,6 +34,7 @@ from gnomon.engine.runner.messages import (
     StatsRequest,
     StepOutput,
 )
+from gnomon.engine.runner.pulse import Pulse
 
 if TYPE_CHECKING:
     from gnomon.engine.runner.core import EngineCore
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IPC_SCHEME = "ipc://"
+PULSE_FILE = "pulse"
 _COMPILING_MS = 2  # how often an idle core looks whether a grammar is compiled
 _LINGER_MS = 5_000  # how long a last message may take to leave
 
@@ -66,7 +69,7 @@ class Link:
             return None
 
 
-def serve(core: EngineCore, link: Link) -> None:
+def serve(core: EngineCore, link: Link, pulse: Pulse) -> None:
     """Run until told to shut down: all commands that have come, then one step, and again."""
     while True:
         at_most_ms = _COMPILING_MS if core.compiling else None
@@ -79,7 +82,9 @@ def serve(core: EngineCore, link: Link) -> None:
         for request_id, error in core.start_compiled():
             link.send(Rejected(request_id, str(error)))
         if core.has_work:
+            pulse.step_begins()
             outputs = core.step()
+            pulse.step_ends()
             if outputs:
                 link.send(StepOutput(outputs))
 
@@ -109,7 +114,7 @@ def _leave_a_cpu_free() -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
 
 
-def run(options: EngineOptions, link: Link) -> int:
+def run(options: EngineOptions, link: Link, pulse: Pulse) -> int:
     """Start a core, announce its facts and serve; failures are sent before returning.
 
     Returns:
@@ -133,7 +138,7 @@ def run(options: EngineOptions, link: Link) -> int:
     core.constraints.warm_up()
     link.send(core.facts)
     try:
-        serve(core, link)
+        serve(core, link, pulse)
     except Exception as error:
         log.exception("the engine core failed")
         link.send(CoreFailed(f"{type(error).__name__}: {error}", startup=False))
@@ -159,15 +164,14 @@ def _exit_with_parent(descriptor: int, address: str) -> None:
     os._exit(1)
 
 
-def main(address: str) -> int:
+def main(address: str, log_format: str = "text") -> int:
     """Entry point of the process.
 
     Args:
         address: ``ipc://`` address that the parent has bound; its directory is private to the two.
+        log_format: text or json.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s core[%(process)d] %(levelname)s %(message)s"
-    )
+    configure_log(log_format, "%(asctime)s core[%(process)d] %(levelname)s %(message)s")
     # Ctrl-C and a service manager's SIGTERM reach every process of the group; what they mean, and
     # how long open requests may still take, the API process decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -176,16 +180,18 @@ def main(address: str) -> int:
     threading.Thread(
         target=_exit_with_parent, args=(sys.stdin.fileno(), address), daemon=True
     ).start()
+    pulse = Pulse(Path(address.removeprefix(IPC_SCHEME)).parent / PULSE_FILE, create=False)
+    pulse.beat_for_ever()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.PAIR)
     socket.setsockopt(zmq.LINGER, _LINGER_MS)
     socket.connect(address)
     try:
-        return run(options, Link(socket))
+        return run(options, Link(socket), pulse)
     finally:
         socket.close()
         context.term()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,14 +11,14 @@ from starlette.exceptions import HTTPException
 
 import gnomon
 from gnomon.engine.serve.auth import ApiKey
-from gnomon.engine.serve.errors import ApiError, ClientStalled, bad_request, internal
+from gnomon.engine.serve.errors import ApiError, bad_request
 from gnomon.engine.serve.gate import Gatekeeper
 from gnomon.engine.serve.handlers import meta, stored_responses, tokens
 from gnomon.engine.serve.handlers.chat import chat_completions
 from gnomon.engine.serve.handlers.completions import completions
 from gnomon.engine.serve.handlers.messages import count_tokens, messages
 from gnomon.engine.serve.handlers.responses import responses
-from gnomon.engine.serve.limits import BodyLimit, SlowReaders
+from gnomon.engine.serve.limits import BodyLimit, HeadAsGet, SlowReaders
 from gnomon.engine.serve.logs import RequestIds
 from gnomon.engine.serve.openapi import describe
 from gnomon.engine.serve.protocol.chat import ChatRequest
@@ -30,12 +29,16 @@ from gnomon.engine.serve.protocol.tokens import DetokenizeRequest, TokenizeReque
 from gnomon.engine.serve.served import Served
 from gnomon.engine.serve.sse import error_response
 
-log = logging.getLogger(__name__)
-
 
 def build_app(served: Served) -> FastAPI:
     """The application that serves one model."""
-    app = FastAPI(title="gnomon", version=gnomon.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="gnomon",
+        version=gnomon.__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     _add_generation(app, served)
     _add_messages(app, served)
     _add_stored(app, served)
@@ -52,6 +55,7 @@ def build_app(served: Served) -> FastAPI:
     app.add_middleware(Gatekeeper, gate=served.gate)
     if served.options.api_key:
         app.add_middleware(ApiKey, keys=served.options.api_key)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(SlowReaders, timeout_s=served.options.stall_timeout_s)
     app.add_middleware(RequestIds)
     return app
@@ -85,6 +89,10 @@ def _add_stored(app: FastAPI, served: Served) -> None:
     @app.get("/v1/responses/{name}")
     async def _retrieve(name: str, request: Request) -> Response:
         return stored_responses.retrieve(served, name, request)
+
+    @app.get("/v1/responses/{name}/input_items")
+    async def _input_items(name: str, request: Request) -> Response:
+        return stored_responses.input_items(served, name, request)
 
     @app.delete("/v1/responses/{name}")
     async def _delete(name: str, request: Request) -> Response:
@@ -150,12 +158,6 @@ def _add_errors(app: FastAPI) -> None:
     async def _http(request: Request, error: HTTPException) -> Response:
         return error_response(_http_error(request, error))
 
-    @app.exception_handler(Exception)
-    async def _any(request: Request, error: Exception) -> Response:
-        if not isinstance(error, ClientStalled):
-            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return error_response(internal())
-
 
 def _http_error(request: Request, error: HTTPException) -> ApiError:
     if error.status_code == 404:
@@ -182,9 +184,10 @@ def validation_error(problems: Sequence[Any], body: Any) -> ApiError:
         why = (problem.get("ctx") or {}).get("error", "")
         return bad_request(f"The body is not valid JSON: {why}.", None, "invalid_json")
     param = _path(problem["loc"][1:], body, absent=problem["type"] == "missing")
-    message = str(problem["msg"])
+    message = str(problem["msg"]).removeprefix("Value error, ")
     if param is None:
-        return bad_request(f"The body must be a JSON object, sent as application/json: {message}.")
+        told = f"The body must be a JSON object, sent as application/json: {message}."
+        return bad_request(told, None, "invalid_json")
     if problem["type"] == "missing":
         return bad_request(f"Missing required parameter: {param!r}.", param, "missing_parameter")
     return bad_request(f"Invalid value for {param!r}: {message}.", param, "invalid_value")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gnomon.engine.serve.errors import ApiError, bad_request, unsupported
+from gnomon.engine.serve.errors import ApiError, bad_request, missing, unsupported
 from gnomon.engine.serve.parsers.base import ReasoningDialect, ToolSchemas
 from gnomon.engine.serve.protocol.chat import Message, Tool, ToolCall
 from gnomon.engine.serve.protocol.schema import schema_problem
@@ -47,12 +47,12 @@ def _message(message: Message, where: str, dialect: ReasoningDialect | None) -> 
     if message.role == "assistant":
         _assistant(found, message, where, dialect)
     elif content is None:
-        raise bad_request(f"{where}.content is missing.", f"{where}.content")
+        raise missing(f"{where}.content", f"{where}.content is missing.")
     elif message.role == "tool":
         if not message.tool_call_id:
-            raise bad_request(
-                f"{where}.tool_call_id is missing: a tool message answers a call.",
+            raise missing(
                 f"{where}.tool_call_id",
+                f"{where}.tool_call_id is missing: a tool message answers a call.",
             )
         found["tool_call_id"] = message.tool_call_id
     return found
@@ -63,7 +63,7 @@ def _assistant(
 ) -> None:
     content = found["content"]
     if content is None and not message.tool_calls and not _reasoning(message, where):
-        raise bad_request(f"{where} has neither content nor tool_calls.", f"{where}.content")
+        raise missing(f"{where}.content", f"{where} has neither content nor tool_calls.")
     reasoning = _reasoning(message, where)
     if content and dialect is not None:
         inside, found["content"] = dialect.split(content)

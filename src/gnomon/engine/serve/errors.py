@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gnomon.engine.errors import AdmissionError, EngineBusy, EngineDead, EngineError
+from gnomon.engine.errors import (
+    AdmissionError,
+    EngineBusy,
+    EngineDead,
+    EngineError,
+    EngineStalled,
+)
 
 INVALID_REQUEST = "invalid_request_error"
 
@@ -63,9 +69,14 @@ class ClientStalled(Exception):
     """A client stopped reading its answer; there is nobody to tell."""
 
 
-def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
     """A 400: the request is wrong."""
     return ApiError(400, message, param=param, code=code)
+
+
+def missing(param: str, message: str) -> ApiError:
+    """A 400: something that must be there is not."""
+    return bad_request(message, param, "missing_parameter")
 
 
 def unsupported(param: str, what: str) -> ApiError:
@@ -87,8 +98,19 @@ def from_engine(error: EngineError) -> ApiError:
             return ApiError(429, str(error), code="too_many_requests", headers={"retry-after": "1"})
         case EngineDead():
             return unavailable(f"The engine is gone: {error}")
+        case EngineStalled():
+            return unavailable(f"The engine does not answer: {error}")
         case _:
             return ApiError(500, f"The engine failed: {error}", code="engine_error")
+
+
+def too_late(timeout_s: float) -> ApiError:
+    """A 504: the request's time is over."""
+    return ApiError(
+        504,
+        f"The request took longer than {timeout_s:g} s, the most this server allows.",
+        code="request_timeout",
+    )
 
 
 def internal() -> ApiError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from gnomon.engine.errors import EngineError
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 from gnomon.engine.serve.detokenizer import Detokenizer
-from gnomon.engine.serve.errors import ApiError, from_engine, unavailable
+from gnomon.engine.serve.errors import from_engine, too_late, unavailable
 from gnomon.engine.serve.metrics import Metrics, RequestTimer
 from gnomon.engine.serve.parsers.base import Event, OutputParser
 from gnomon.engine.serve.stops import StopStrings
@@ -30,6 +30,11 @@ class Engine(Protocol):
     @property
     def death(self) -> EngineError | None:
         """Why it is gone, None while it lives."""
+        ...
+
+    @property
+    def stall(self) -> EngineError | None:
+        """Why it does not answer just now, None while it does."""
         ...
 
     @property
@@ -88,6 +93,7 @@ class Generation:
         hidden: ids that give no text.
         cancel: ends it early when set; None cannot be cancelled.
         grammar: source of the grammar the output must follow; None for any output.
+        deadline: when it must have ended, by the loop's clock; None for never.
     """
 
     id: str
@@ -98,6 +104,7 @@ class Generation:
     hidden: Set[int]
     cancel: asyncio.Event | None = None
     grammar: str | None = None
+    deadline: float | None = None
 
 
 @dataclass
@@ -143,10 +150,19 @@ async def generate(
     metrics: Metrics,
     job: Generation,
     timeout_s: float | None = None,
+    begin: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[list[Event] | Finished, None]:
     """Run one generation: the events of each step, then :class:`Finished`.
 
-    Leaving the iteration early aborts the request in the engine, and so does the time-out.
+    Leaving the iteration early aborts the request in the engine, and so does the deadline.
+
+    Args:
+        engine: that generates.
+        tokenizer: of the model.
+        metrics: that time it.
+        job: what to generate.
+        timeout_s: what the deadline allowed, for the error that says so.
+        begin: called with the first token.
 
     Raises:
         ApiError: the engine refused the request, or died.
@@ -157,9 +173,10 @@ async def generate(
     cached = 0
     reason: FinishReason | None = None
     try:
-        timely = _until(steps, timeout_s, job.cancel)
+        timely = _until(steps, job.deadline, timeout_s or 0, job.cancel)
         async with contextlib.aclosing(steps), contextlib.aclosing(timely):
             async for step in timely:
+                begin()
                 timer.step(len(step.token_ids), step.queue_s)
                 cached = max(cached, step.num_cached)
                 reason = step.finish_reason
@@ -187,7 +204,8 @@ async def generate(
 
 async def _until(
     steps: AsyncGenerator[TokenOutput, None],
-    timeout_s: float | None,
+    end: float | None,
+    timeout_s: float,
     cancel: asyncio.Event | None,
 ) -> AsyncGenerator[TokenOutput, None]:
     """The steps that come in time and before the generation is cancelled.
@@ -195,12 +213,11 @@ async def _until(
     Raises:
         ApiError: the time is over.
     """
-    if timeout_s is None and cancel is None:
+    if end is None and cancel is None:
         async for step in steps:
             yield step
         return
     loop = asyncio.get_running_loop()
-    end = None if timeout_s is None else loop.time() + timeout_s
     cancelled = loop.create_task((cancel or asyncio.Event()).wait())
     step_task: asyncio.Task[TokenOutput | None] | None = None
     try:
@@ -213,11 +230,7 @@ async def _until(
             if cancelled.done():
                 return
             if not step_task.done():
-                raise ApiError(
-                    504,
-                    f"The request took longer than {timeout_s:g} s, the most this server allows.",
-                    code="request_timeout",
-                )
+                raise too_late(timeout_s)
             found = step_task.result()
             if found is None:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnomon.engine.serve.errors import bad_request
+from gnomon.engine.serve.errors import bad_request, missing
 from gnomon.engine.serve.protocol.chat import Message
 
 
@@ -27,7 +27,7 @@ class CallLedger:
             ApiError: the call has no id, or one that is taken.
         """
         if not call_id:
-            raise bad_request(f"{where}.{member} is missing.", f"{where}.{member}")
+            raise missing(f"{where}.{member}", f"{where}.{member} is missing.")
         if call_id in self._waiting:
             raise bad_request(
                 f"{where}.{member} {call_id!r} is the id of another call of this turn too.",

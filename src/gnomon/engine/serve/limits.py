@@ -14,12 +14,14 @@ from gnomon.engine.serve.sse import error_response
 log = logging.getLogger(__name__)
 
 _CLOSE = {"connection": "close"}
+_PACE = 2**20  # bytes of a body that must come in each time-out, on average
 
 
 class BodyLimit:
     """ASGI middleware that takes the whole body in before anything parses it.
 
-    A longer body than allowed is a 413; one of which nothing comes for a while is a 408.
+    A longer body than allowed is a 413. One of which nothing comes for ``timeout_s``, or that comes
+    in drops, more slowly than 1 MiB in that time, is a 408.
     """
 
     def __init__(self, app: ASGIApp, most: int, timeout_s: float) -> None:
@@ -49,9 +51,12 @@ class BodyLimit:
         if told.isdigit() and int(told[:20]) > self._most:
             raise self._too_long()
         body = bytearray()
+        loop = asyncio.get_running_loop()
+        start = loop.time()
         while True:
+            slowest = start + self._timeout_s * (1 + len(body) / _PACE)
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout_at(min(slowest, loop.time() + self._timeout_s)):
                     message = await receive()
             except TimeoutError:
                 raise ApiError(
@@ -75,6 +80,19 @@ class BodyLimit:
             code="body_too_large",
             headers=_CLOSE,
         )
+
+
+class HeadAsGet:
+    """ASGI middleware: HEAD is answered wherever GET is, as GET; the HTTP server drops the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
 
 
 class SlowReaders:

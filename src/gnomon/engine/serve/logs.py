@@ -1,35 +1,31 @@
-"""Request ids in headers and logs, and logs as JSON."""
+"""Request ids in headers and logs."""
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
-from contextvars import ContextVar
-from datetime import UTC, datetime
-from typing import Literal
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gnomon.engine.log_format import request_id as current_id
+from gnomon.engine.serve.errors import internal
 from gnomon.engine.serve.ids import new_id
+from gnomon.engine.serve.sse import error_response
 
 log = logging.getLogger(__name__)
 
 HEADER = "x-request-id"
 _ANTHROPIC = "request-id"  # where Anthropic's clients look for it
-LogFormat = Literal["text", "json"]
-
 _USABLE = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
-_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
 class RequestIds:
     """ASGI middleware: every request has an id, its client's if it sent a usable one.
 
     The id is in the answer's headers and in every log line of the request; requests under ``/v1/``
-    are logged when they end.
+    are logged when they end. A request that fails in a way nobody foresaw is a 500, and logged.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -42,7 +38,7 @@ class RequestIds:
             return
         given = Headers(scope=scope).get(HEADER, "")
         request_id = given if _USABLE.fullmatch(given) else new_id("req_")
-        token = _request_id.set(request_id)
+        token = current_id.set(request_id)
         start, status = time.perf_counter(), 0
 
         async def marked(message: Message) -> None:
@@ -58,6 +54,10 @@ class RequestIds:
 
         try:
             await self._app(scope, receive, marked)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if not status:  # else the connection is closed, so that the answer looks cut
+                await error_response(internal())(scope, receive, marked)
         finally:
             if scope["path"].startswith("/v1/"):
                 took = time.perf_counter() - start
@@ -68,44 +68,4 @@ class RequestIds:
                     scope["method"], scope["path"], status, took,
                     extra={"fields": fields},
                 )  # fmt: skip
-            _request_id.reset(token)
-
-
-class _WithRequestId(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.request_id = _request_id.get()
-        return True
-
-
-class _Json(logging.Formatter):
-    """One JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-            "request_id": getattr(record, "request_id", None),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps({name: value for name, value in line.items() if value is not None})
-
-
-class _Plain(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        request_id = getattr(record, "request_id", None)
-        text = super().format(record)
-        return f"{text} [{request_id}]" if request_id else text
-
-
-def configure(form: LogFormat) -> None:
-    """Send the program's log to standard error, in that format."""
-    handler = logging.StreamHandler()
-    handler.addFilter(_WithRequestId())
-    handler.setFormatter(
-        _Json() if form == "json" else _Plain("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    )
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+            current_id.reset(token)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from gnomon.engine.log_format import LogFormat
 from gnomon.engine.options import EngineOptions
 from gnomon.engine.serve.parsers import registry
 from gnomon.engine.serve.reasoning_format import ReasoningFormat
+
+_SECRET = ("api_key", "reasoning_key")
 
 
 class ServeOptions(EngineOptions):
@@ -23,10 +26,18 @@ class ServeOptions(EngineOptions):
         max_tools: most tools of a request.
         max_open_requests: most requests open at a time, running and queued.
         max_requests_per_key: the same for one API key; None is no limit.
-        request_timeout_s: how long a generation may take; None is no limit.
+        max_queued_requests: most requests without a first token at a time; None is no limit.
+        max_queued_per_key: the same for one API key.
+        request_timeout_s: how long a request may take, from its body to its last token; None is
+            no limit.
         stall_timeout_s: how long a client may leave its answer unread, or its body unsent.
         shutdown_timeout_s: how long open requests may go on after SIGTERM.
+        heartbeat_timeout_s: how long the engine core may give no sign of life.
+        step_timeout_s: how long one of its steps may take.
         max_stored_responses: most responses kept for ``previous_response_id``.
+        reasoning_key: secret under which clients carry ``encrypted_content``; None draws one at
+            each start.
+        log_format: of both processes.
         debug_state: serve ``/debug/state``.
     """
 
@@ -42,10 +53,16 @@ class ServeOptions(EngineOptions):
     max_tools: int = Field(default=1024, ge=1)
     max_open_requests: int = Field(default=1024, ge=1)
     max_requests_per_key: int | None = Field(default=None, ge=1)
+    max_queued_requests: int | None = Field(default=None, ge=1)
+    max_queued_per_key: int | None = Field(default=None, ge=1)
     request_timeout_s: float | None = Field(default=None, gt=0)
     stall_timeout_s: float = Field(default=60, gt=0)
     shutdown_timeout_s: float = Field(default=5, ge=0)
+    heartbeat_timeout_s: float = Field(default=60, gt=0)
+    step_timeout_s: float = Field(default=600, gt=0)
     max_stored_responses: int = Field(default=1024, ge=0)
+    reasoning_key: str | None = Field(default=None, min_length=16, repr=False)
+    log_format: LogFormat = "text"
     debug_state: bool = False
 
     @field_validator("api_key", mode="before")
@@ -71,6 +88,11 @@ class ServeOptions(EngineOptions):
     def _known_reasoning_parser(cls, name: str) -> str:
         registry.reasoning_dialect(name)
         return name
+
+    def report(self) -> dict[str, Any]:
+        """Every option as JSON; of a secret, only whether there is one."""
+        found = self.model_dump(mode="json", exclude=set(_SECRET))
+        return found | {name: bool(getattr(self, name)) for name in _SECRET}
 
     @property
     def model_names(self) -> tuple[str, ...]:

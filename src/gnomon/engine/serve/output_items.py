@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gnomon.engine.serve.ids import new_id
@@ -22,9 +22,14 @@ _REASONING = "reasoning_text"
 
 
 class OutputItems:
-    """Items in order of appearance; at most one text item and one call grow at a time."""
+    """Items in order of appearance; at most one text item and one call grow at a time.
 
-    def __init__(self) -> None:
+    Args:
+        seal: makes the opaque form of reasoning, which its items then have.
+    """
+
+    def __init__(self, seal: Callable[[str], str] | None = None) -> None:
+        self._seal = seal
         self._items: list[dict[str, Any]] = []
         self._open: int | None = None  # index of the text or reasoning item that grows
         self._calls: dict[int, int] = {}  # call index to item index
@@ -93,6 +98,8 @@ class OutputItems:
         item, place = self._items[self._open], self._place()
         part = item["content"][0]
         item["status"] = status
+        if self._seal is not None and item["type"] == "reasoning":
+            item["encrypted_content"] = self._seal(part["text"])
         done: Told = {"type": f"response.{part['type']}.done", **place, "text": part["text"]}
         if part["type"] == _TEXT:
             done["logprobs"] = []

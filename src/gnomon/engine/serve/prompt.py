@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnomon.engine.serve.errors import bad_request
+from gnomon.engine.serve.sampling import no_room
 from gnomon.engine.serve.shield import NoSpareCharacter, Shield
 from gnomon.engine.serve.template import RESERVED, ChatTemplate, TemplateRefused
 from gnomon.engine.serve.tokenizer import Tokenizer
@@ -25,18 +26,39 @@ class Prompt:
     tail: str
 
 
+def require_short(tokenizer: Tokenizer, characters: int, limit: int, param: str) -> None:
+    """Refuse a text that has too many tokens however it is cut into them.
+
+    Raises:
+        ApiError: it has ``limit`` tokens at least.
+    """
+    least = tokenizer.least_tokens(characters)
+    if least >= limit:
+        raise no_room(limit, f"at least {least}", param)
+
+
 def chat_prompt(
     template: ChatTemplate,
     tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
     kwargs: Mapping[str, Any],
+    most: tuple[int, str] | None = None,
 ) -> Prompt:
     """Render and tokenise a conversation; marker text of users stays text.
 
+    Args:
+        template: of the checkpoint.
+        tokenizer: of the checkpoint.
+        messages: checked, in the template's shape.
+        tools: the same.
+        kwargs: extra template variables.
+        most: tokens it must be shorter than, and the field that holds the conversation. A text
+            that cannot be is refused without being tokenised, which takes seconds a megabyte.
+
     Raises:
-        ApiError: a reserved template variable is set, the template refuses, or the values are
-            nested too deeply.
+        ApiError: a reserved template variable is set, the template refuses, the values are nested
+            too deeply, or the text is too long.
     """
     taken = sorted(RESERVED & kwargs.keys())
     if taken:
@@ -48,6 +70,8 @@ def chat_prompt(
             shield.cover(messages), shield.cover(tools) or None, shield.cover(kwargs)
         )
         pieces = shield.pieces(rendered)
+        if most is not None:
+            require_short(tokenizer, sum(len(piece.text) for piece in pieces), *most)
         ids: list[int] = []
         for piece in pieces:
             ids += (
@@ -58,7 +82,7 @@ def chat_prompt(
             f"The chat template refused this conversation: {error}", None, "template_refused"
         ) from error
     except RecursionError:
-        raise bad_request("The request is nested too deeply.", None) from None
+        raise bad_request("The request is nested too deeply.", None, "invalid_json") from None
     except NoSpareCharacter as error:
         raise bad_request(f"The prompt cannot be encoded: {error}.", None) from error
     tail = pieces[-1].text if pieces and not pieces[-1].plain else ""

@@ -6,7 +6,7 @@ row, and become one message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,14 @@ from gnomon.engine.serve.history import CallLedger
 from gnomon.engine.serve.protocol.chat import Function as ChatFunction
 from gnomon.engine.serve.protocol.chat import FunctionCall, Message, Tool, ToolCall
 from gnomon.engine.serve.protocol.responses import FlatTool
+from gnomon.engine.serve.seal import NotOurs
 
 
 def messages_of(
     instructions: str | None,
     given: str | Sequence[Mapping[str, Any]],
     earlier: Sequence[Mapping[str, Any]] = (),
+    unseal: Callable[[str], str] | None = None,
 ) -> list[Message]:
     """The conversation as chat messages.
 
@@ -29,6 +31,7 @@ def messages_of(
         instructions: of this request; those of earlier ones do not count.
         given: the request's input.
         earlier: items of the conversation that it continues.
+        unseal: reads ``encrypted_content``, or raises :class:`NotOurs`.
 
     Raises:
         ApiError: an item is wrong or of a kind that is not served; names its index.
@@ -45,7 +48,7 @@ def messages_of(
         where = f"input[{at}]" if at >= 0 else "previous_response_id"
         kind = item.get("type", "message")
         if kind == "reasoning":
-            turn.reason(_reasoning_text(item, where), found)
+            turn.reason(_reasoning_text(item, where, unseal), found)
         elif kind == "function_call":
             turn.calls.append(_call(item, where))
             ledger.call(turn.calls[-1].id, where, "call_id")
@@ -121,23 +124,50 @@ def _content(content: Any, where: str) -> str | list[Mapping[str, Any]]:
     raise bad_request(f"{where} must be a string or a list of content parts.", where)
 
 
-def _reasoning_text(item: Mapping[str, Any], where: str) -> str:
-    """Text of a reasoning item: its content, else its summary."""
-    for member in ("content", "summary"):
-        parts = item.get(member) or []
-        if not isinstance(parts, list):
-            raise bad_request(f"{where}.{member} must be a list.", f"{where}.{member}")
-        texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-        if not all(isinstance(text, str) for text in texts):
-            raise bad_request(f"{where}.{member} must have text parts.", f"{where}.{member}")
-        if texts:
-            return "".join(str(text) for text in texts)
-    if item.get("encrypted_content"):
-        raise unsupported(
+def _reasoning_text(
+    item: Mapping[str, Any], where: str, unseal: Callable[[str], str] | None
+) -> str:
+    """Text of a reasoning item: its content, else what it carries for us, else its summary.
+
+    Beside content, an opaque value of another server does not matter.
+    """
+    content = _parts_text(item, "content", where)
+    sealed = item.get("encrypted_content")
+    if sealed is None or sealed == "":
+        return content or _parts_text(item, "summary", where)
+    if not isinstance(sealed, str):
+        place = f"{where}.encrypted_content"
+        raise bad_request(f"{place} must be a string.", place)
+    try:
+        if unseal is None:
+            raise NotOurs
+        carried = unseal(sealed)
+    except NotOurs:
+        if content:
+            return content
+        raise bad_request(
+            f"{where}.encrypted_content was not made by this server, or was changed, or the server "
+            "has another key since it started (see --reasoning-key); send the item's content.",
             f"{where}.encrypted_content",
-            f"{where} has only encrypted_content, which this server cannot read; send its content.",
+            "invalid_encrypted_content",
+        ) from None
+    if content and content != carried:
+        raise bad_request(
+            f"{where}.content and encrypted_content hold different reasoning; send one.",
+            f"{where}.content",
         )
-    return ""
+    return carried
+
+
+def _parts_text(item: Mapping[str, Any], member: str, where: str) -> str:
+    place = f"{where}.{member}"
+    parts = item.get(member) or []
+    if not isinstance(parts, list):
+        raise bad_request(f"{place} must be a list.", place)
+    texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise bad_request(f"{place} must have text parts.", place)
+    return "".join(str(text) for text in texts)
 
 
 def _call(item: Mapping[str, Any], where: str) -> ToolCall:

@@ -120,30 +120,39 @@ def _or(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-def output_cap(
-    asked: int | None, prompt_tokens: int, limit: int, default: int | None, param: str
-) -> int:
+@dataclass(frozen=True)
+class Room:
+    """What prompt and answer must fit into.
+
+    Attributes:
+        limit: the model's length in this engine, in tokens.
+        default: cap on the answer when the request says nothing; None for the rest of the limit.
+        param: the request's field that holds the prompt.
+    """
+
+    limit: int
+    default: int | None
+    param: str
+
+
+def output_cap(cap: tuple[str, int | None], prompt_tokens: int, room_of: Room) -> int:
     """How many tokens a request may generate.
 
     Args:
-        asked: what the request says.
+        cap: name and value of the request's field that says it.
         prompt_tokens: length of its prompt.
-        limit: the model's length in this engine.
-        default: cap when the request says nothing.
-        param: the request field that says it.
+        room_of: what it must fit into.
 
     Raises:
         ApiError: prompt, or prompt and output, do not fit; names the limit and the counts.
     """
+    param, asked = cap
+    limit = room_of.limit
     room = limit - prompt_tokens
     if room < 1:
-        raise _overflow(
-            f"This model's maximum context length is {limit} tokens, but the prompt has "
-            f"{prompt_tokens}, which leaves no room for an answer. Shorten the prompt.",
-            None,
-        )
+        raise no_room(limit, str(prompt_tokens), room_of.param)
     if asked is None:
-        return min(room, default or room)
+        return min(room, room_of.default or room)
     if asked > room:
         raise _overflow(
             f"This model's maximum context length is {limit} tokens, but {prompt_tokens + asked} "
@@ -154,5 +163,14 @@ def output_cap(
     return asked
 
 
-def _overflow(message: str, param: str | None) -> ApiError:
+def no_room(limit: int, prompt_tokens: str, param: str) -> ApiError:
+    """A 400: the prompt is too long, whatever the answer."""
+    return _overflow(
+        f"This model's maximum context length is {limit} tokens, but the prompt has "
+        f"{prompt_tokens}, which leaves no room for an answer. Shorten the prompt.",
+        param,
+    )
+
+
+def _overflow(message: str, param: str) -> ApiError:
     return bad_request(message, param, "context_length_exceeded")

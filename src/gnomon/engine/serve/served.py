@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,8 @@ import msgspec
 
 import gnomon
 from gnomon.engine.serve import conversation, history
-from gnomon.engine.serve.errors import ApiError, bad_request, unavailable
-from gnomon.engine.serve.gate import Gate
+from gnomon.engine.serve.errors import ApiError, bad_request, too_late, unavailable
+from gnomon.engine.serve.gate import Gate, GateBounds, current_ticket
 from gnomon.engine.serve.generation import Engine, Finished, Generation, generate
 from gnomon.engine.serve.metrics import Metrics
 from gnomon.engine.serve.options import ServeOptions
@@ -28,10 +29,13 @@ from gnomon.engine.serve.parsers.base import (
 from gnomon.engine.serve.prompt import Prompt, chat_prompt
 from gnomon.engine.serve.protocol.chat import Message
 from gnomon.engine.serve.protocol.common import SamplingFields
-from gnomon.engine.serve.sampling import GenerationDefaults, output_cap, sampling_params
+from gnomon.engine.serve.sampling import GenerationDefaults, Room, output_cap, sampling_params
+from gnomon.engine.serve.seal import Seal
 from gnomon.engine.serve.store import ResponseStore
 from gnomon.engine.serve.structure import Structure, grammar_of
+from gnomon.engine.serve.tasks import Tasks
 from gnomon.engine.serve.template import ChatTemplate
+from gnomon.engine.serve.text_workers import TextWorkers
 from gnomon.engine.serve.tokenizer import Tokenizer
 
 Events = AsyncGenerator[list[Event] | Finished, None]
@@ -52,6 +56,9 @@ class Served:
     defaults: GenerationDefaults
     gate: Gate
     store: ResponseStore
+    seal: Seal
+    workers: TextWorkers = field(default_factory=TextWorkers)
+    background: Tasks = field(default_factory=Tasks)
     metrics: Metrics = field(default_factory=Metrics)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -68,7 +75,15 @@ class Served:
             tokenizer=Tokenizer.load(folder),
             template=ChatTemplate.load(folder),
             defaults=GenerationDefaults.load(folder),
-            gate=Gate(options.max_open_requests, options.max_requests_per_key),
+            gate=Gate(
+                GateBounds(
+                    options.max_open_requests,
+                    options.max_requests_per_key,
+                    options.max_queued_requests,
+                    options.max_queued_per_key,
+                )
+            ),
+            seal=Seal(options.reasoning_key),
             store=ResponseStore(options.max_stored_responses),
         )
 
@@ -127,12 +142,40 @@ class Served:
             ApiError: a message is wrong, the conversation does not fit, or the form cannot be
                 enforced.
         """
-        prompt = await self.prompt(messages, tools, kwargs)
+        deadline = self.deadline()
+        async with self.before(deadline):
+            prompt = await self.prompt(messages, tools, kwargs, fields.PROMPT)
+            return await self.reply(request_id, fields, prompt, tools, cap, wanted, deadline)
+
+    async def reply(
+        self,
+        request_id: str,
+        fields: SamplingFields,
+        prompt: Prompt,
+        tools: Sequence[Mapping[str, Any]],
+        cap: tuple[str, int | None],
+        wanted: Structure | None,
+        deadline: float | None,
+    ) -> Generation:
+        """Prepare the generation that answers a rendered conversation.
+
+        Args:
+            request_id: unique.
+            fields: of the request.
+            prompt: from :meth:`prompt`.
+            tools: checked, in the chat shape.
+            cap: name and value of the request's output cap.
+            wanted: the form of the answer; None for any.
+            deadline: of the whole request, from :meth:`deadline`.
+
+        Raises:
+            ApiError: the conversation does not fit, or the form cannot be enforced.
+        """
         parser = OutputParser(
             self.reasoning.parser(prompt.tail) if self.reasoning else None,
             self.tools.parser(conversation.tool_schemas(tools)) if self.tools and tools else None,
         )
-        job = self.generation(request_id, fields, prompt.ids, parser, cap)
+        job = self.generation(request_id, fields, prompt.ids, parser, cap, deadline)
         if wanted is None or wanted.free:
             return job
         for name in ("ignore_eos", "min_tokens"):
@@ -142,7 +185,7 @@ class Served:
                     name,
                 )
         dialects, limits = (self.reasoning, self.tools), self.defaults.limits
-        grammar = await asyncio.to_thread(grammar_of, wanted, prompt.tail, *dialects, limits)
+        grammar = await self.workers.run(grammar_of, wanted, prompt.tail, *dialects, limits)
         return replace(job, grammar=grammar)
 
     async def prompt(
@@ -150,19 +193,46 @@ class Served:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
         kwargs: Mapping[str, Any],
+        param: str | None = None,
     ) -> Prompt:
         """The prompt of a conversation; arguments as for :meth:`chat`.
+
+        Args:
+            messages: of the request.
+            tools: checked, in the chat shape.
+            kwargs: extra template variables.
+            param: the request's field that holds the conversation, where it is to be answered: a
+                text that is far too long is refused before it is tokenised.
 
         Raises:
             ApiError: a message is wrong, or there are too many.
         """
-        self._require_few("messages", len(messages), self.options.max_messages)
+        self._require_few(param or "messages", len(messages), self.options.max_messages)
         self._require_few("tools", len(tools), self.options.max_tools)
         turns = conversation.template_messages(messages, self.reasoning)
         history.require_answers(messages)
-        return await asyncio.to_thread(
-            chat_prompt, self.template, self.tokenizer, turns, tools, kwargs
+        most = None if param is None else (self.engine.facts.max_model_len, param)
+        return await self.workers.run(
+            chat_prompt, self.template, self.tokenizer, turns, tools, kwargs, most
         )
+
+    def deadline(self) -> float | None:
+        """When a request that comes now must be answered, by the loop's clock; None for never."""
+        most = self.options.request_timeout_s
+        return None if most is None else asyncio.get_running_loop().time() + most
+
+    @contextlib.asynccontextmanager
+    async def before(self, deadline: float | None) -> AsyncGenerator[None, None]:
+        """Do something before a deadline.
+
+        Raises:
+            ApiError: it took longer.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                yield
+        except TimeoutError:
+            raise too_late(self.options.request_timeout_s or 0) from None
 
     def generation(
         self,
@@ -171,15 +241,16 @@ class Served:
         prompt_ids: Sequence[int],
         parser: OutputParser,
         cap: tuple[str, int | None],
+        deadline: float | None = None,
     ) -> Generation:
         """Prepare a generation from prompt ids.
 
         Raises:
             ApiError: prompt and answer do not fit.
         """
-        name, asked = cap
         limit = self.engine.facts.max_model_len
-        most = output_cap(asked, len(prompt_ids), limit, self.defaults.max_tokens, name)
+        fits = Room(limit, self.defaults.max_tokens, fields.PROMPT)
+        most = output_cap(cap, len(prompt_ids), fits)
         return Generation(
             id=request_id,
             prompt_ids=prompt_ids,
@@ -187,13 +258,15 @@ class Served:
             stops=fields.stop_strings,
             parser=parser,
             hidden=self._hidden(),
+            deadline=deadline if deadline is not None else self.deadline(),
         )
 
     def run(self, job: Generation) -> Events:
         """Run a generation."""
-        return generate(
-            self.engine, self.tokenizer, self.metrics, job, self.options.request_timeout_s
-        )
+        ticket = current_ticket()
+        begin = ticket.begin if ticket is not None else lambda: None
+        timeout_s = self.options.request_timeout_s
+        return generate(self.engine, self.tokenizer, self.metrics, job, timeout_s, begin)
 
     def info(self) -> dict[str, Any]:
         """Every effective setting, for attestation."""
@@ -207,20 +280,7 @@ class Served:
             "tool_call_parser": self.options.tool_call_parser,
             "reasoning_parser": self.options.reasoning_parser,
             "reasoning_format": self.options.reasoning_format.value,
-            "limits": {
-                name: getattr(self.options, name)
-                for name in (
-                    "max_body_bytes",
-                    "max_messages",
-                    "max_tools",
-                    "max_open_requests",
-                    "max_requests_per_key",
-                    "request_timeout_s",
-                    "stall_timeout_s",
-                    "shutdown_timeout_s",
-                    "max_stored_responses",
-                )
-            },
+            "options": self.options.report(),
             "chat_template_sha256": self.template.sha256,
             "generation_defaults": self.defaults.report(),
         }
@@ -242,9 +302,11 @@ def require_ready(engine: Engine) -> None:
     """Check that the engine can generate.
 
     Raises:
-        ApiError: it is still starting, or dead.
+        ApiError: it is still starting, hangs, or is dead.
     """
     if engine.death is not None:
         raise unavailable(f"The engine is gone: {engine.death}")
+    if engine.stall is not None:
+        raise unavailable(f"The engine does not answer: {engine.stall}")
     if not engine.is_ready:
         raise unavailable("The engine is still starting; ask /health when it is ready.")

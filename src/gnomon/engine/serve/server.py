@@ -17,6 +17,7 @@ import uvloop
 from gnomon.engine.errors import OptionsError
 from gnomon.engine.models.loader import resolve_model
 from gnomon.engine.runner.client import EngineClient
+from gnomon.engine.runner.pulse import PulseLimits
 from gnomon.engine.serve.app import build_app
 from gnomon.engine.serve.options import ServeOptions
 from gnomon.engine.serve.served import Served
@@ -43,7 +44,10 @@ def serve(options: ServeOptions) -> None:
     """
     folder = resolve_model(options.model)
     engine = EngineClient(
-        options.engine_options(), max_open_requests=max(_PROMPTS, options.max_open_requests)
+        options.engine_options(),
+        max_open_requests=max(_PROMPTS, options.max_open_requests),
+        pulse_limits=PulseLimits(options.heartbeat_timeout_s, options.step_timeout_s),
+        log_format=options.log_format,
     )
     served = Served.load(engine, options, folder)
     with _listen(options.host, options.port) as listener:

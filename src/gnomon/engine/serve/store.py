@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from gnomon.engine.serve.errors import ApiError
+from gnomon.engine.serve.background import EventLog
+from gnomon.engine.serve.errors import ApiError, bad_request
+from gnomon.engine.serve.response_object import ResponseObject
 
 _MOST_BYTES = 256 * 2**20
 
 Item = dict[str, Any]
 
 
-class Running(Protocol):
-    """A response that is being generated."""
+@dataclass(frozen=True)
+class Running:
+    """A response that is being generated.
 
-    owner: str
+    Attributes:
+        response: as it is now.
+        events: told so far, of one in the background.
+    """
 
-    def snapshot(self) -> Item:
-        """The response object so far."""
-        ...
-
-    def cancel(self) -> None:
-        """End it."""
-        ...
+    response: ResponseObject
+    events: EventLog | None = None
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,21 @@ class Stored:
     Attributes:
         owner: digest of the API key that made it; others do not see it.
         response: the response object.
-        items: the whole conversation: input items and output items.
+        inputs: items it answers: the conversation before it.
         nbytes: size of what this response added.
+        events: all that was told of it, if it was made in the background.
     """
 
     owner: str
     response: Item
-    items: Sequence[Item]
+    inputs: Sequence[Item]
     nbytes: int
+    events: EventLog | None = None
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The whole conversation: input items and output items."""
+        return (*self.inputs, *self.response["output"])
 
 
 class ResponseStore:
@@ -72,11 +80,17 @@ class ResponseStore:
             self._nbytes -= oldest.nbytes
 
     def get(self, response_id: str, owner: str, param: str | None = None) -> Stored:
-        """A response.
+        """A finished response.
 
         Raises:
-            ApiError: there is none of that id, for that owner.
+            ApiError: there is none of that id, for that owner, or it still runs.
         """
+        if self.running_one(response_id, owner) is not None:
+            raise bad_request(
+                f"The response {response_id!r} is still being generated; wait for it or cancel it.",
+                param,
+                "response_in_progress",
+            )
         found = self._kept.get(response_id)
         if found is None or found.owner != owner:
             raise _missing(response_id, param)
@@ -86,7 +100,7 @@ class ResponseStore:
         """Forget a response.
 
         Raises:
-            ApiError: there is none of that id, for that owner.
+            ApiError: there is none of that id, for that owner, or it still runs.
         """
         self._nbytes -= self.get(response_id, owner).nbytes
         del self._kept[response_id]
@@ -94,7 +108,7 @@ class ResponseStore:
     def running_one(self, response_id: str, owner: str) -> Running | None:
         """A response that runs now; None if none does of that id."""
         found = self.running.get(response_id)
-        return found if found is not None and found.owner == owner else None
+        return found if found is not None and found.response.asked.owner == owner else None
 
 
 def _missing(response_id: str, param: str | None) -> ApiError:

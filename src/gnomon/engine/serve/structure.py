@@ -16,7 +16,7 @@ from gnomon.engine.grammar.reply import (
     Start,
     reply_grammar,
 )
-from gnomon.engine.serve.errors import ApiError, bad_request, unsupported
+from gnomon.engine.serve.errors import ApiError, bad_request, missing, unsupported
 from gnomon.engine.serve.parsers.m3_reasoning import CLOSE, OPEN, M3ReasoningDialect
 from gnomon.engine.serve.parsers.m3_tools import M3ToolDialect
 from gnomon.engine.serve.protocol.chat import Tool
@@ -160,7 +160,7 @@ def _format(value: Mapping[str, Any], where: str, nested: str = "") -> Json | No
             schema = value.get("schema")
             at = f"{where}{nested}"
             if not isinstance(value.get("name"), str) or not value["name"]:
-                raise bad_request(f"{at}.name is missing; give the schema a name.", f"{at}.name")
+                raise missing(f"{at}.name", f"{at}.name is missing; give the schema a name.")
             if not isinstance(schema, Mapping):
                 raise bad_request(f"{at}.schema must be a JSON schema object.", f"{at}.schema")
             return Json(schema, f"{at}.schema")

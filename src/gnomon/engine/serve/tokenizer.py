@@ -48,6 +48,8 @@ class Tokenizer:
                 )
         self._bytes = self._byte_table({t["id"]: t["content"] for t in added})
         self.size = len(self._bytes)
+        shrinks = document.get("normalizer") or any(t["lstrip"] or t["rstrip"] for t in added)
+        self._longest = None if shrinks else max(map(len, self._bytes), default=1)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -78,6 +80,13 @@ class Tokenizer:
     def bytes_of(self, token_id: int) -> bytes:
         """UTF-8 bytes of a token, which need not be whole characters; none for an unused id."""
         return self._bytes[token_id] if 0 <= token_id < self.size else b""
+
+    def least_tokens(self, characters: int) -> int:
+        """Fewest tokens a text of that length can have; far fewer than it really has.
+
+        None can be promised (0) where a normaliser or a marker swallows characters.
+        """
+        return 0 if self._longest is None else -(-characters // self._longest)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of whole ids; what is not UTF-8 is left out."""

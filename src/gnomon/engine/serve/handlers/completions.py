@@ -16,6 +16,7 @@ from gnomon.engine.serve.generation import Finished, Generation, Usage
 from gnomon.engine.serve.handlers.chat import usage_json
 from gnomon.engine.serve.ids import new_id
 from gnomon.engine.serve.parsers.base import ContentDelta, Event, OutputParser
+from gnomon.engine.serve.prompt import require_short
 from gnomon.engine.serve.protocol.completions import CompletionRequest
 from gnomon.engine.serve.reply import collect
 from gnomon.engine.serve.served import Served
@@ -27,7 +28,9 @@ _MAX_PROMPTS = 256
 async def completions(served: Served, body: CompletionRequest, request: Request) -> Response:
     """Answer one request."""
     model = served.admit(body.model)
-    prompts = await asyncio.to_thread(_prompts, served, body.prompt)
+    deadline = served.deadline()
+    async with served.before(deadline):
+        prompts = await served.workers.run(_prompts, served, body.prompt)
     base = {
         "id": new_id("cmpl-"),
         "object": "text_completion",
@@ -36,7 +39,7 @@ async def completions(served: Served, body: CompletionRequest, request: Request)
     }
     cap = ("max_tokens", body.max_tokens)
     jobs = [
-        served.generation(f"{base['id']}-{at}", body, ids, OutputParser(None, None), cap)
+        served.generation(f"{base['id']}-{at}", body, ids, OutputParser(None, None), cap, deadline)
         for at, ids in enumerate(prompts)
     ]
     if body.stream:
@@ -58,6 +61,7 @@ def _prompts(served: Served, prompt: Any) -> list[list[int]]:
 def _ids(served: Served, prompt: str | list[int]) -> list[int]:
     tokenizer = served.tokenizer
     if isinstance(prompt, str):
+        require_short(tokenizer, len(prompt), served.engine.facts.max_model_len, "prompt")
         return tokenizer.encode(prompt)
     if max(prompt) >= tokenizer.size:
         raise bad_request(

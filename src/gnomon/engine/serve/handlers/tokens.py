@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -21,7 +20,7 @@ async def tokenize(served: Served, body: TokenizeRequest) -> JSONResponse:
         prompt = await served.prompt(body.messages, tools, body.chat_template_kwargs or {})
         ids = prompt.ids
     else:
-        ids = await asyncio.to_thread(served.tokenizer.encode, body.prompt or "")
+        ids = await served.workers.run(served.tokenizer.encode, body.prompt or "")
     found: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": served.engine.facts.max_model_len,

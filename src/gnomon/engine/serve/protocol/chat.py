@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, Field
 
 from gnomon.engine.serve.protocol.common import (
-    HARMLESS,
     REFUSED_SAMPLING,
     SamplingFields,
     StreamOptions,
@@ -69,7 +68,6 @@ class Tool(Strict):
 class ChatRequest(SamplingFields):
     """A chat completion request."""
 
-    ACCEPTED: ClassVar[frozenset[str]] = HARMLESS
     NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **REFUSED_SAMPLING,
         "logprobs": (False,),

@@ -1,9 +1,9 @@
 """Request fields the endpoints share, and the rule for fields that are not served.
 
-Every field of a request body is one of: supported (declared on the model), accepted (known to be
-harmless to a text server, listed in ``ACCEPTED``), neutral (known, and refused unless it has a
-value that asks for nothing, listed in ``NEUTRAL``) or unknown, which is refused. Nothing is
-dropped in silence.
+Every field of a request body is one of: supported (declared on the model), accepted (declared for
+its type, known to be harmless to a text server, listed in ``ACCEPTED``), neutral (known, and
+refused unless it has a value that asks for nothing, listed in ``NEUTRAL``) or unknown, which is
+refused. Nothing is dropped in silence.
 """
 
 from __future__ import annotations
@@ -12,19 +12,28 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from gnomon.engine.serve.errors import bad_request, unsupported
+
+_MAX_METADATA = 16
+
+
+def _few(metadata: dict[str, str]) -> dict[str, str]:
+    if len(metadata) > _MAX_METADATA:
+        raise ValueError(f"has {len(metadata)} pairs; at most {_MAX_METADATA} are taken")
+    return metadata
+
+
+Metadata = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]],
+    AfterValidator(_few),
+]
+"""What a client notes about a request: up to 16 pairs."""
 
 Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
-
-HARMLESS = frozenset({
-    "store", "metadata", "user", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention",
-})  # fmt: skip
-"""Fields about the vendor's account and storage: accepted, and without effect here."""
 
 
 class Strict(BaseModel):
@@ -38,7 +47,7 @@ class Body(Strict):
 
     model_config = ConfigDict(extra="forbid")
 
-    ACCEPTED: ClassVar[frozenset[str]] = HARMLESS
+    ACCEPTED: ClassVar[frozenset[str]] = frozenset()
     NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
     @model_validator(mode="before")
@@ -53,7 +62,7 @@ class Body(Strict):
                 kept[name] = value
             elif name in cls.NEUTRAL:
                 _require_neutral(name, value, cls.NEUTRAL[name])
-            elif name not in cls.ACCEPTED:
+            else:
                 raise bad_request(
                     f"Unrecognized request argument supplied: {name}", name, "unknown_parameter"
                 )
@@ -71,7 +80,9 @@ def _require_json(body: Any) -> None:
                     _require_text(value)
             case float():
                 if not math.isfinite(value):
-                    raise bad_request(f"The body has the number {value}, which is not JSON.")
+                    raise bad_request(
+                        f"The body has the number {value}, which is not JSON.", None, "invalid_json"
+                    )
             case Mapping():
                 waiting += value.keys()
                 waiting += value.values()
@@ -84,7 +95,9 @@ def _require_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise bad_request(
-            f"The body has the unpaired surrogate {text[error.start]!a}, which is no character."
+            f"The body has the unpaired surrogate {text[error.start]!a}, which is no character.",
+            None,
+            "invalid_json",
         ) from None
 
 
@@ -98,8 +111,31 @@ def _require_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
     )
 
 
-class SamplingFields(Body):
-    """How tokens are chosen. OpenAI's and vLLM's fields, spelled as there."""
+class AccountFields(Body):
+    """Fields about the vendor's account and storage: accepted, and without effect here."""
+
+    ACCEPTED: ClassVar[frozenset[str]] = frozenset({
+        "store", "metadata", "user", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention",
+    })  # fmt: skip
+
+    store: bool | None = None
+    metadata: Metadata | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+
+class SamplingFields(AccountFields):
+    """How tokens are chosen. OpenAI's and vLLM's fields, spelled as there.
+
+    Attributes:
+        PROMPT: the field that holds the prompt, for errors.
+    """
+
+    PROMPT: ClassVar[str] = "messages"
 
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)

@@ -20,6 +20,7 @@ class CompletionRequest(SamplingFields):
     Markers in a text prompt count: who writes a raw prompt writes the template too.
     """
 
+    PROMPT: ClassVar[str] = "prompt"
     NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **REFUSED_SAMPLING,
         "logprobs": (),

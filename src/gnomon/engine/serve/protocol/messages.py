@@ -52,6 +52,14 @@ class Thinking(Strict):
     display: str | None = None
 
 
+class UserId(Strict):
+    """Whom the vendor should take for the author."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user_id: str | None = None
+
+
 class CountTokensRequest(Body):
     """A conversation whose prompt is to be counted."""
 
@@ -65,6 +73,7 @@ class CountTokensRequest(Body):
 
     model: str
     messages: list[Turn]
+    cache_control: dict[str, Any] | None = None
     system: str | list[dict[str, Any]] | None = None
     tools: list[InputTool] | None = None
     tool_choice: ToolChoice | None = None
@@ -84,6 +93,9 @@ class MessagesRequest(CountTokensRequest):
     }
 
     max_tokens: Tokens
+    metadata: UserId | None = None
+    service_tier: str | None = None
+    inference_geo: str | None = None
     stream: bool | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)

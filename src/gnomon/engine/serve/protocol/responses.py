@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from gnomon.engine.serve.protocol.common import (
-    HARMLESS,
     REFUSED_SAMPLING,
     SamplingFields,
     StreamOptions,
@@ -41,16 +40,13 @@ class ReasoningOptions(Strict):
 class ResponsesRequest(SamplingFields):
     """A request for a model response. ``input`` items are checked where they are converted."""
 
-    ACCEPTED: ClassVar[frozenset[str]] = HARMLESS - {"store", "metadata"}
+    ACCEPTED: ClassVar[frozenset[str]] = SamplingFields.ACCEPTED - {"store", "metadata"}
+    PROMPT: ClassVar[str] = "input"
     NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **REFUSED_SAMPLING,
         "top_logprobs": (0,),
         "conversation": (),
-        "background": (False,),
-        "include": ([],),
-        "max_tool_calls": (),
         "prompt": (),
-        "truncation": ("disabled",),
     }
 
     model: str
@@ -65,6 +61,8 @@ class ResponsesRequest(SamplingFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     reasoning: ReasoningOptions | None = None
-    metadata: dict[str, str] | None = None
-    store: bool | None = None
+    background: bool | None = None
+    include: list[str] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    max_tool_calls: int | None = Field(default=None, ge=1, le=2**31 - 1)
     chat_template_kwargs: dict[str, Any] | None = None

@@ -15,7 +15,6 @@ from gnomon.engine.serve.protocol.common import Body, TokenId
 class TokenizeRequest(Body):
     """Text, or a conversation as chat would render it."""
 
-    ACCEPTED: ClassVar[frozenset[str]] = frozenset()
     NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "add_special_tokens": (False,),
         "add_generation_prompt": (True,),
@@ -40,8 +39,6 @@ class TokenizeRequest(Body):
 
 class DetokenizeRequest(Body):
     """Token ids."""
-
-    ACCEPTED: ClassVar[frozenset[str]] = frozenset()
 
     model: str | None = None
     tokens: list[TokenId] = Field(max_length=2**24)
