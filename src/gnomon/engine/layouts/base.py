@@ -13,7 +13,16 @@ import torch
 
 from gnomon.engine.errors import NonFiniteCacheInput
 from gnomon.engine.layouts.geometry import PageGeometry, Region
-from gnomon.engine.layouts.order import OPERAND, arrange, restore
+from gnomon.engine.layouts.order import (
+    OPERAND,
+    VALUE,
+    arrange,
+    arrange_values,
+    restore,
+    restore_values,
+    value_code_places,
+    value_scale_places,
+)
 
 
 @dataclass(frozen=True)
@@ -115,15 +124,24 @@ class CacheLayout(ABC):
             encoded: leading dims [R].
         """
         for region, data in zip(self.geometry.regions, encoded.regions, strict=True):
-            placed = arrange(data) if self._is_arranged(region) else data
-            self._tokens(pages, region)[page, offset] = placed
+            if self.geometry.order == VALUE:
+                codes = arrange_values(data) if region.name == "data" else data
+                places = self._places(region, pages.device)[offset]
+                self._bytes(pages, region)[page[:, None], places] = codes
+            else:
+                placed = arrange(data) if self._is_arranged(region) else data
+                self._tokens(pages, region)[page, offset] = placed
 
     def load(self, pages: torch.Tensor) -> Encoded:
         """Bytes of every token of ``pages``, uint8 [n, page_bytes], as leading dims [n, tokens]."""
         regions = []
         for region in self.geometry.regions:
-            data = self._tokens(pages, region)
-            regions.append(restore(data) if self._is_arranged(region) else data)
+            if self.geometry.order == VALUE:
+                data = self._bytes(pages, region)[:, self._places(region, pages.device)]
+                regions.append(restore_values(data) if region.name == "data" else data)
+            else:
+                data = self._tokens(pages, region)
+                regions.append(restore(data) if self._is_arranged(region) else data)
         return Encoded(tuple(regions))
 
     def to_row_major(self, pages: torch.Tensor) -> torch.Tensor:
@@ -151,8 +169,17 @@ class CacheLayout(ABC):
 
     def _tokens(self, pages: torch.Tensor, region: Region) -> torch.Tensor:
         """View of a region of every page as uint8 [n, tokens, token_bytes]."""
-        part = pages[:, region.offset : region.offset + region.nbytes]
+        part = self._bytes(pages, region)
         return part.view(pages.shape[0], self.geometry.tokens, region.token_bytes)
+
+    def _bytes(self, pages: torch.Tensor, region: Region) -> torch.Tensor:
+        """View of a region of every page as uint8 [n, bytes of the region]."""
+        return pages[:, region.offset : region.offset + region.nbytes]
+
+    def _places(self, region: Region, device: torch.device) -> torch.Tensor:
+        """Where each token's bytes lie in a region in value order: int64 [tokens, token_bytes]."""
+        places = value_code_places if region.name == "data" else value_scale_places
+        return places(self.geometry.tokens, region.token_bytes, device)
 
 
 def signed_limit(x: torch.Tensor, limit: float) -> torch.Tensor:

@@ -14,10 +14,10 @@ from typing import Literal
 from gnomon.engine.errors import LayoutError
 from gnomon.engine.options import CacheFormat
 
-Role = Literal["kv", "index"]
-Order = Literal["row_major", "operand"]
+Role = Literal["kv", "key", "value", "index"]
+Order = Literal["row_major", "operand", "value"]
 
-_OPERAND_MULTIPLE = 32  # elements of one product's contraction
+_OPERAND_MULTIPLE = 32  # elements, or tokens, of one product's contraction
 
 MXFP4_GROUP = 32  # elements that share one e8m0 scale (OCP Microscaling Formats v1.0)
 NVFP4_GROUP = 16  # elements that share one e4m3 scale
@@ -168,10 +168,14 @@ _FORMATS: dict[CacheFormat, _Format] = {
 }
 
 
-def _order(spec: _Format, dim: int, role: Role) -> Order:
-    """4-bit index keys lie in the order of a product's operand, if the dim allows."""
+def _order(spec: _Format, tokens: int, dim: int, role: Role) -> Order:
+    """4-bit pages lie in the order of a product's operand, if their shape allows."""
     packed = any(shape.dtype == "e2m1x2" for shape in spec.shapes(dim, role)[1])
-    return "operand" if packed and role == "index" and dim % _OPERAND_MULTIPLE == 0 else "row_major"
+    if not packed or dim % _OPERAND_MULTIPLE:
+        return "row_major"
+    if role in ("index", "key"):
+        return "operand"
+    return "value" if role == "value" and tokens % _OPERAND_MULTIPLE == 0 else "row_major"
 
 
 def geometry(fmt: CacheFormat, tokens: int, dim: int, role: Role) -> PageGeometry:
@@ -181,7 +185,8 @@ def geometry(fmt: CacheFormat, tokens: int, dim: int, role: Role) -> PageGeometr
         fmt: cache format.
         tokens: positions a page (the block size).
         dim: elements a token (head dim or index dim).
-        role: "kv" for keys and values, "index" for index keys.
+        role: what the page holds: keys, values, or index keys; "kv" for keys or values in plain
+            row-major order, the order of exchange.
 
     Raises:
         LayoutError: the format cannot store this dim.
@@ -200,6 +205,6 @@ def geometry(fmt: CacheFormat, tokens: int, dim: int, role: Role) -> PageGeometr
         nbytes = tokens * (shape.per_token or 1) * ITEM_BYTES[shape.dtype]
         regions.append(Region(shape.name, offset, nbytes, shape.dtype, elements))
         offset += nbytes
-    order = _order(spec, dim, role)
-    name = f"{fmt.value}{suffix}_{tokens}x{dim}" + ("_operand" if order == "operand" else "")
+    order = _order(spec, tokens, dim, role)
+    name = f"{fmt.value}{suffix}_{tokens}x{dim}" + ("" if order == "row_major" else f"_{order}")
     return PageGeometry(name, fmt, tokens, dim, tuple(regions), order)
