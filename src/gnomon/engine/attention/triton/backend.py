@@ -8,6 +8,7 @@ import torch
 import triton
 
 from gnomon.engine.attention.cuda import build
+from gnomon.engine.attention.cuda import prefill_select as cuda_prefill_select
 from gnomon.engine.attention.cuda import select as cuda_select
 from gnomon.engine.attention.cuda import sparse as cuda_sparse
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
@@ -44,7 +45,7 @@ class TritonBackend:
         processors = 1 if interpreted else torch.cuda.get_device_properties().multi_processor_count
         self._arithmetic = Arithmetic(interpreted, processors)
         if self._hopper:
-            for kernel in ("select", "sparse"):  # now, not in the middle of a step
+            for kernel in ("select", "prefill_select", "sparse"):  # now, not in the middle of a step
                 build.load(kernel)
 
     def write(
@@ -90,6 +91,13 @@ class TritonBackend:
                 shape = (rows.num_rows, index_q.shape[1], rule.topk_blocks)
                 chosen = unselected(tiles, shape, index_q.device)
                 cuda_select.select(cache, rows, index_q, rule, tiles.bounds, tiles.widest, chosen)
+                return Selection(chosen)
+            if cuda_prefill_select.fits(geometry, index_q, rule):
+                tiles = self._plans.tiles(rows, cuda_prefill_select.QUERIES // index_q.shape[1])
+                shape = (rows.num_rows, index_q.shape[1], rule.topk_blocks)
+                chosen = unselected(tiles, shape, index_q.device)
+                if tiles.count:
+                    cuda_prefill_select.select(cache, rows, index_q, rule, tiles, chosen)
                 return Selection(chosen)
         return select(cache, rows, index_q, rule, self._plans, self._arithmetic)
 

@@ -15,7 +15,7 @@ import triton.language as tl
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
 from gnomon.engine.attention.triton.codec import element, load_parts, page_code
 from gnomon.engine.attention.triton.launch import Arithmetic, power_of_2
-from gnomon.engine.attention.triton.plan import Plans, unselected
+from gnomon.engine.attention.triton.plan import Plans, RowTiles, unselected
 from gnomon.engine.cache.pools import LayerCache
 
 #: (row, head) pairs a scoring program aims to hold: one tensor-core tile of decode or verify
@@ -195,13 +195,37 @@ def select(
             PRODUCT=arithmetic.product(index_q.dtype),
         )  # fmt: skip
     step = arithmetic.pick(interpreter=queries, device=min(queries, _MERGE_ROWS))
+    merge(candidates, rows, tiles, rule, step, chosen)
+    return Selection(chosen)
+
+
+def merge(
+    candidates: torch.Tensor,
+    rows: RowBatch,
+    tiles: RowTiles,
+    rule: SelectionRule,
+    step: int,
+    out: torch.Tensor,
+) -> None:
+    """Merge the parts of every tile and append the forced blocks.
+
+    Args:
+        candidates: int64 [T, splits, queries, kept] keys, see :func:`sort_key`.
+        rows: R rows.
+        tiles: T tiles of them.
+        rule: how many blocks, and which are forced.
+        step: queries a program merges.
+        out: int64 [R, Hi, topk], written for the rows of the tiles.
+    """
+    splits, queries, kept = candidates.shape[1:]
+    heads = out.shape[1]
+    wanted = rule.topk_blocks - rule.init_blocks - rule.local_blocks
     _merge_kernel[(tiles.count, triton.cdiv(tiles.widest * heads, step))](
-        candidates, rows.positions, rows.request_of_row, tiles.bounds, chosen,
+        candidates, rows.positions, rows.request_of_row, tiles.bounds, out,
         rows.block_size, wanted, rule.topk_blocks, rule.init_blocks, rule.local_blocks, heads,
         QUERIES=queries, KEPT=kept, SPLITS=splits, WIDTH=power_of_2(splits * kept),
         LIST=power_of_2(rule.topk_blocks), STEP=step,
     )  # fmt: skip
-    return Selection(chosen)
 
 
 def _splits(rows: int, tiles: int, tile_bytes: int, arithmetic: Arithmetic) -> int:
