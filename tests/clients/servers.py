@@ -22,9 +22,9 @@ import uvicorn
 from gnomon.engine.errors import EngineDead, EngineError
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
-from gnomon.engine.serve.app import build_app
 from gnomon.engine.serve.options import ServeOptions
 from gnomon.engine.serve.served import Served
+from gnomon.engine.serve.server import http_config
 
 _READY = re.compile(r"server ready: .* at (http://\S+)/v1")
 
@@ -205,7 +205,7 @@ def scripted_server(folder: Path, **options: object) -> Iterator[ScriptedServer]
     serve_options = ServeOptions(model="scripted", **options)  # type: ignore[arg-type]
     served = Served.load(engine, serve_options, folder)
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(build_app(served), log_config=None, lifespan="off")
+    config = http_config(served)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

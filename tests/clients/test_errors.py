@@ -200,8 +200,25 @@ RESPONSES_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "previous_response_id": (
         {"previous_response_id": "resp_1"}, 404, "previous_response_id", "no response",
     ),
-    "background": ({"background": True}, 400, "background", "not supported"),
-    "truncation": ({"truncation": "auto"}, 400, "truncation", "not supported"),
+    "background without a store": (
+        {"background": True, "store": False}, 400, "background", "'store' is false",
+    ),
+    "truncation": ({"truncation": "middle"}, 400, "truncation", "'auto'"),
+    "include": (
+        {"include": ["message.output_text.logprobs"]}, 400, "include[0]", "not supported",
+    ),
+    "an unknown summary": ({"reasoning": {"summary": "long"}}, 400, "reasoning.summary", "long"),
+    "metadata with a long value": (
+        {"metadata": {"a": "x" * 513}}, 400, "metadata.a", "512 characters",
+    ),
+    "metadata with too many keys": (
+        {"metadata": {str(n): "x" for n in range(17)}}, 400, "metadata", "at most 16",
+    ),
+    "max_tool_calls": ({"max_tool_calls": 0}, 400, "max_tool_calls", "greater than"),
+    "encrypted_content of another": (
+        {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "gAAAAB"}]},
+        400, "input[0].encrypted_content", "not made by this server",
+    ),
     "summary": ({"reasoning": {"summary": "detailed"}}, 400, "reasoning.summary", "not supported"),
     "effort": ({"reasoning": {"effort": "huge"}}, 400, "reasoning.effort", "huge"),
     "a tool of another type": (

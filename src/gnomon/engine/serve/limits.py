@@ -8,6 +8,7 @@ import logging
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gnomon.engine.serve.connection import ABORT
 from gnomon.engine.serve.errors import ApiError, ClientStalled
 from gnomon.engine.serve.sse import error_response
 
@@ -133,3 +134,5 @@ class SlowReaders:
                 scope["path"],
                 self._timeout_s,
             )
+            if ABORT in scope.get("state", {}):
+                scope["state"][ABORT]()  # closing would wait until the client has read the rest

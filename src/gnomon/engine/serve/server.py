@@ -19,6 +19,7 @@ from gnomon.engine.models.loader import resolve_model
 from gnomon.engine.runner.client import EngineClient
 from gnomon.engine.runner.pulse import PulseLimits
 from gnomon.engine.serve.app import build_app
+from gnomon.engine.serve.connection import HEAD_BYTES, ConnectionBounds, bounded
 from gnomon.engine.serve.options import ServeOptions
 from gnomon.engine.serve.served import Served
 
@@ -30,6 +31,7 @@ _BACKLOG = 2048
 _IDLE_CONNECTION_S = 900
 _LAST_ANSWERS_S = 5  # how long open connections may take to hear that the server ends
 _POLL_S = 0.1
+_SPARE_CONNECTIONS = 1024  # idle ones, and those that ask for anything but a generation
 _PROMPTS = 1024  # open at a time; a completions request may have several
 
 
@@ -56,14 +58,7 @@ def serve(options: ServeOptions) -> None:
 
 async def _serve(served: Served, engine: EngineClient, listener: socket.socket) -> None:
     stopping = asyncio.Event()
-    config = uvicorn.Config(
-        build_app(served),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        timeout_keep_alive=_IDLE_CONNECTION_S,
-        timeout_graceful_shutdown=_LAST_ANSWERS_S,
-    )
+    config = http_config(served)
     loop = asyncio.get_running_loop()
     signals = _Signals(served, stopping, cut := asyncio.Event())
     http = _HttpServer(config, lambda: loop.call_soon_threadsafe(signals.arrived))
@@ -83,6 +78,27 @@ async def _serve(served: Served, engine: EngineClient, listener: socket.socket) 
         http.should_exit = True
         await answering
         stop.cancel()
+
+
+def http_config(served: Served) -> uvicorn.Config:
+    """How uvicorn serves the application."""
+    options = served.options
+    bounds = ConnectionBounds(
+        head_s=options.stall_timeout_s,
+        flush_s=options.stall_timeout_s,
+        most=options.max_open_requests + _SPARE_CONNECTIONS,
+    )
+    return uvicorn.Config(
+        build_app(served),
+        http=bounded(bounds),
+        ws="none",
+        h11_max_incomplete_event_size=HEAD_BYTES,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=_IDLE_CONNECTION_S,
+        timeout_graceful_shutdown=_LAST_ANSWERS_S,
+    )
 
 
 @dataclass

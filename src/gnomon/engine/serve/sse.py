@@ -81,6 +81,8 @@ class EventStream(Response):
                     return
                 for chunk in self._on_error(problem):
                     await send(_body(chunk))
+        if not started:  # nothing was left to tell
+            await send(_HEAD)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
