@@ -123,8 +123,9 @@ def write(backend: TritonBackend) -> Iterator[Measured]:
     for tokens in (8192, 64):
         for fmt in (CacheFormat.BF16, CacheFormat.FP8, *FP4):
             heads = 4
-            kv, index = (geometry(fmt, BLOCK, DIM, role) for role in ("kv", "index"))  # type: ignore[arg-type]
-            cache = build_pools([LayerPages(heads, kv, kv, index)], 512, "cuda").layers[0]
+            kv, value = geometry(fmt, BLOCK, DIM, "key"), geometry(fmt, BLOCK, DIM, "value")
+            index = geometry(fmt, BLOCK, DIM, "index")
+            cache = build_pools([LayerPages(heads, kv, value, index)], 512, "cuda").layers[0]
             slots = torch.randperm(512 * BLOCK, device="cuda")[:tokens]
             if tokens > 64:
                 slots = torch.arange(tokens, device="cuda")

@@ -63,9 +63,9 @@ def build(
     count = -(-context // BLOCK)
     blocks = requests * count
     small = geometry(CacheFormat.FP8, 1, 4, "kv")
-    page = geometry(fmt, BLOCK, DIM, "kv")
+    key, value = geometry(fmt, BLOCK, DIM, "key"), geometry(fmt, BLOCK, DIM, "value")
     index = geometry(fmt, BLOCK, DIM, "index")
-    pages = LayerPages(heads, page, page, None) if kv else LayerPages(heads, small, small, index)
+    pages = LayerPages(heads, key, value, None) if kv else LayerPages(heads, small, small, index)
     cache = build_pools([pages], blocks, "cuda").layers[0]
     if kv:
         _fill(cache.k, cache.k_layout)

@@ -9,6 +9,7 @@ import torch
 
 from gnomon.engine.attention.rows import RowBatch, Selection
 from gnomon.engine.cache.pools import LayerCache, build_pools
+from gnomon.engine.layouts.base import Encoded
 from gnomon.engine.layouts.geometry import LayerPages, geometry
 from gnomon.engine.options import CacheFormat
 
@@ -30,8 +31,8 @@ def hopper():
 
 def filled(fmt: CacheFormat, heads: int, blocks: int, poison: int) -> LayerCache:
     """Pages of normal numbers whose tokens differ in size."""
-    page = geometry(fmt, BLOCK, DIM, "kv")
-    cache = build_pools([LayerPages(heads, page, page, None)], blocks, "cuda").layers[0]
+    key, value = geometry(fmt, BLOCK, DIM, "key"), geometry(fmt, BLOCK, DIM, "value")
+    cache = build_pools([LayerPages(heads, key, value, None)], blocks, "cuda").layers[0]
     for pool, layout in ((cache.k, cache.k_layout), (cache.v, cache.v_layout)):
         x = torch.randn(blocks * heads * BLOCK, DIM, device="cuda")
         x *= torch.exp2(torch.randint(-3, 3, (len(x), 1), device="cuda"))
@@ -66,11 +67,17 @@ def world(fmt: CacheFormat, heads: int, group: int, per_request: int, pads: int 
     # Past the last token of each request lies garbage, NaN as a scale.
     for i, n in enumerate(LENGTHS):
         if n % BLOCK:
-            for pool in (cache.k, cache.v):
-                page = pool[table[i, n // BLOCK]]
-                for region in cache.pages.k.regions:
-                    start = region.offset + n % BLOCK * region.token_bytes
-                    page[:, start : region.offset + region.nbytes] = 0xFF
+            for pool, layout in ((cache.k, cache.k_layout), (cache.v, cache.v_layout)):
+                page = table[i, n // BLOCK].expand(BLOCK - n % BLOCK)
+                token = torch.arange(n % BLOCK, BLOCK, device="cuda")
+                garbage = Encoded(
+                    tuple(
+                        torch.full((len(token), region.token_bytes), 0xFF, dtype=torch.uint8).cuda()
+                        for region in layout.geometry.regions
+                    )
+                )
+                for head in range(heads):
+                    layout.store(pool[:, head], page, token, garbage)
     return cache, rows, q, Selection(blocks)
 
 
@@ -146,9 +153,9 @@ def test_replays_follow_positions_and_lists_that_change(hopper, fmt):
 
 def test_a_pool_beyond_4_gib_is_addressed(hopper):
     """Pages at the end of a pool of 2^32 bytes and more."""
-    page = geometry(CacheFormat.MXFP4, BLOCK, DIM, "kv")
-    blocks = (1 << 32) // page.page_bytes + 40
-    big = build_pools([LayerPages(1, page, page, None)], blocks, "cuda").layers[0]
+    key, value = (geometry(CacheFormat.MXFP4, BLOCK, DIM, role) for role in ("key", "value"))
+    blocks = (1 << 32) // key.page_bytes + 40
+    big = build_pools([LayerPages(1, key, value, None)], blocks, "cuda").layers[0]
     cache, rows, q, selection = world(CacheFormat.MXFP4, 1, 16, 1)
     shift = blocks - cache.k.shape[0]
     for name in ("k", "v"):

@@ -60,9 +60,10 @@ class World:
         self.shape = shape = shape or Shape()
         self.random = torch.Generator().manual_seed(seed)
         self.whole = whole
-        kv = geometry(fmt, shape.block, shape.dim, "kv")
+        key = geometry(fmt, shape.block, shape.dim, "key")
+        value = geometry(fmt, shape.block, shape.dim, "value")
         index = geometry(index_fmt or fmt, shape.block, shape.dim, "index")
-        pages = LayerPages(shape.kv_heads, kv, kv, index)
+        pages = LayerPages(shape.kv_heads, key, value, index)
         self.cache: LayerCache = build_pools([pages], shape.blocks).layers[0]
         for field in (self.cache.k, self.cache.v, self.cache.index):
             assert field is not None

@@ -20,7 +20,9 @@ def attend_page(
     q0, q1, peak, total, acc0, acc1, k_page, v_page, begin, stop, to_log2,
     TOKENS: tl.constexpr, DIM: tl.constexpr,
     K_ELEM: tl.constexpr, K_SCALE: tl.constexpr, K_GROUP: tl.constexpr, K_SCALE_AT: tl.constexpr,
+    K_ORDER: tl.constexpr,
     V_ELEM: tl.constexpr, V_SCALE: tl.constexpr, V_GROUP: tl.constexpr, V_SCALE_AT: tl.constexpr,
+    V_ORDER: tl.constexpr,
     PRODUCT: tl.constexpr,
 ):  # fmt: skip
     """Add one page to the running softmax of M queries; returns peak, total, acc0 and acc1.
@@ -41,7 +43,7 @@ def attend_page(
     K_INNER: tl.constexpr = UNSCALED if K_SCALE == S_FP32 else K_SCALE
     V_INNER: tl.constexpr = UNSCALED if V_SCALE == S_FP32 else V_SCALE
     k0, k1 = load_parts(k_page, t[:, None], j, seen[:, None],
-                        K_ELEM, K_INNER, DIM, K_GROUP, K_SCALE_AT, False)  # fmt: skip
+                        K_ELEM, K_INNER, DIM, K_GROUP, K_SCALE_AT, K_ORDER, TOKENS)  # fmt: skip
     logits = tl.dot(q0, tl.trans(k0.to(PRODUCT)), input_precision="ieee")
     logits = tl.dot(q1, tl.trans(k1.to(PRODUCT)), logits, input_precision="ieee")
     logits *= to_log2
@@ -55,7 +57,7 @@ def attend_page(
     decay = tl.exp2(peak - shift)
     total = total * decay + tl.sum(weights, 1)
     v0, v1 = load_parts(v_page, t[:, None], j, seen[:, None],
-                        V_ELEM, V_INNER, DIM, V_GROUP, V_SCALE_AT, False)  # fmt: skip
+                        V_ELEM, V_INNER, DIM, V_GROUP, V_SCALE_AT, V_ORDER, TOKENS)  # fmt: skip
     acc0 *= decay[:, None]
     acc1 *= decay[:, None]
     if V_SCALE == S_FP32:

@@ -16,10 +16,11 @@ import triton
 import triton.language as tl
 
 from gnomon.engine.layouts.geometry import PageGeometry
-from gnomon.engine.layouts.order import OPERAND
+from gnomon.engine.layouts.order import OPERAND, ROW_MAJOR, VALUE
 
 _ELEMENTS = {"float32": 0, "bfloat16": 1, "float8_e4m3fn": 2, "e2m1x2": 3}
 _SCALES = {None: 0, "e8m0": 1, "float8_e4m3fn": 2, "float32": 3}
+_ORDERS = {ROW_MAJOR: 0, OPERAND: 1, VALUE: 2}
 
 FP32 = tl.constexpr(0)
 BF16 = tl.constexpr(1)
@@ -45,7 +46,8 @@ class PageCode(NamedTuple):
         tokens: positions a page.
         page_bytes: bytes of a page.
         scale_at: first byte of the scales.
-        arranged: 4-bit codes lie in operand order, see :mod:`gnomon.engine.layouts.order`.
+        order: of 4-bit codes: 0 row-major, 1 operand, 2 value; see
+            :mod:`gnomon.engine.layouts.order`.
     """
 
     elem: int
@@ -55,7 +57,12 @@ class PageCode(NamedTuple):
     tokens: int
     page_bytes: int
     scale_at: int
-    arranged: bool
+    order: int
+
+    @property
+    def arranged(self) -> bool:
+        """Whether codes lie in operand order: the only other order of index keys."""
+        return self.order == _ORDERS[OPERAND]
 
 
 def page_code(geometry: PageGeometry) -> PageCode:
@@ -73,32 +80,54 @@ def page_code(geometry: PageGeometry) -> PageCode:
         tokens=geometry.tokens,
         page_bytes=geometry.page_bytes,
         scale_at=scales[0].offset if scales else 0,
-        arranged=geometry.order == OPERAND,
+        order=_ORDERS[geometry.order],
     )
 
 
 @triton.jit
-def element(j, PART: tl.constexpr, ELEM: tl.constexpr, DIM: tl.constexpr):
+def element(j, PART: tl.constexpr, ELEM: tl.constexpr, DIM: tl.constexpr, ORDER: tl.constexpr = 0):
     """Index in the vector of entry j of a part."""
-    if ELEM == E2M1:
+    if ELEM == E2M1 and ORDER == 2:
+        return j // 8 * 16 + j % 8 + 8 * PART
+    elif ELEM == E2M1:  # noqa: RET505 - a compile-time branch
         return 2 * j + PART
-    else:  # noqa: RET505 - a compile-time branch
+    else:
         return PART * (DIM // 2) + j
 
 
 @triton.jit
-def byte_of(j, DIM: tl.constexpr, ARRANGED: tl.constexpr):
-    """Where row-major code byte j of a token lies in the token's row."""
-    if ARRANGED:
-        return ((j % 16) // 4) * (DIM // 8) + (j // 16) * 4 + j % 4
-    else:  # noqa: RET505 - a compile-time branch
-        return j
+def _token_at(t):
+    """For token 16 k + 8 h + 2 t + o in value order: 16 t + 2 h + o."""
+    return t // 2 % 4 * 16 + t // 8 % 2 * 2 + t % 2
 
 
 @triton.jit
-def codes_of(byte, ARRANGED: tl.constexpr):
-    """The even and the odd element's code of a stored byte (int32)."""
-    if ARRANGED:
+def code_at(t, j, TOKENS: tl.constexpr, DIM: tl.constexpr, ORDER: tl.constexpr):
+    """Where byte j of token t lies: the byte of entry j of both parts, from the page's start."""
+    if ORDER == 2:
+        step = t // 16
+        of_token = step // 2 * 512 + step % 2 * 8 + _token_at(t)
+        return of_token + j // 16 * (16 * TOKENS) + j // 8 % 2 * 4 + j % 8 * 64
+    elif ORDER == 1:  # noqa: RET505 - a compile-time branch
+        return t * (DIM // 2) + ((j % 16) // 4) * (DIM // 8) + (j // 16) * 4 + j % 4
+    else:
+        return t * (DIM // 2) + j
+
+
+@triton.jit
+def scale_at(t, g, TOKENS: tl.constexpr, GROUPS: tl.constexpr, ORDER: tl.constexpr):
+    """Where the scale of group g of token t lies in the scale region of a 4-bit page."""
+    if ORDER == 2:
+        at = _token_at(t)
+        return at // 16 * (TOKENS // 4) + t // 16 * 4 + at % 16 + g * TOKENS
+    else:  # noqa: RET505 - a compile-time branch
+        return t * GROUPS + g
+
+
+@triton.jit
+def codes_of(byte, ORDER: tl.constexpr):
+    """The codes of a stored byte (int32): of part 0, then of part 1."""
+    if ORDER > 0:
         low = ((byte >> 4) & 8) | ((byte >> 2) & 7)
         high = ((byte >> 2) & 8) | ((byte >> 4) & 4) | (byte & 3)
     else:
@@ -108,9 +137,9 @@ def codes_of(byte, ARRANGED: tl.constexpr):
 
 
 @triton.jit
-def byte_with(low, high, ARRANGED: tl.constexpr):
+def byte_with(low, high, ORDER: tl.constexpr):
     """The stored byte of two codes (int32): the inverse of :func:`codes_of`."""
-    if ARRANGED:
+    if ORDER > 0:
         left = ((low & 8) << 4) | ((low & 7) << 2)
         return left | ((high & 8) << 2) | ((high & 4) << 4) | (high & 3)
     else:  # noqa: RET505 - a compile-time branch
@@ -141,8 +170,9 @@ def e8m0_value(code):
 
 @triton.jit
 def _group_scales(
-    page, t, seen, SCALE: tl.constexpr, GROUP: tl.constexpr, AT: tl.constexpr, DIM: tl.constexpr
-):
+    page, t, seen, SCALE: tl.constexpr, GROUP: tl.constexpr, AT: tl.constexpr, DIM: tl.constexpr,
+    TOKENS: tl.constexpr, ORDER: tl.constexpr,
+):  # fmt: skip
     """Scale of each entry of a part of tokens t [T, 1], fp32 [T, D / 2], and the largest code.
 
     A scale is loaded once and spread over its group in registers.
@@ -150,7 +180,8 @@ def _group_scales(
     T: tl.constexpr = t.shape[0]
     GROUPS: tl.constexpr = DIM // GROUP
     g = tl.arange(0, GROUPS)[None, :]
-    code = tl.load(page + AT + t * GROUPS + g, mask=seen, other=0).to(tl.int32)
+    at = scale_at(t, g, TOKENS, GROUPS, ORDER)
+    code = tl.load(page + AT + at, mask=seen, other=0).to(tl.int32)
     value = e8m0_value(code) if SCALE == S_E8M0 else e4m3_value(code)
     spread = tl.broadcast_to(value[:, :, None], (T, GROUPS, GROUP // 2))
     return tl.reshape(spread, (T, DIM // 2)), tl.max(code)
@@ -188,21 +219,20 @@ def load_parts(
     DIM: tl.constexpr,
     GROUP: tl.constexpr,
     SCALE_AT: tl.constexpr,
-    ARRANGED: tl.constexpr,
+    ORDER: tl.constexpr,
+    TOKENS: tl.constexpr = 0,
 ):
     """Both parts of tokens t [T, 1] and entries j [1, D / 2] of one page, as fp32 [T, D / 2].
 
-    ``page`` points at its first byte (uint8). Tokens with ``seen`` [T, 1] false read as zero,
-    whatever lies there.
+    ``page`` points at its first byte (uint8); ``TOKENS``, those of a page, matter in value order
+    alone. Tokens with ``seen`` [T, 1] false read as zero, whatever lies there.
     """
-    d0 = element(j, 0, ELEM, DIM)
-    d1 = element(j, 1, ELEM, DIM)
     if ELEM == E2M1:
-        at = page + t * (DIM // 2) + byte_of(j, DIM, ARRANGED)
-        low, high = codes_of(tl.load(at, mask=seen, other=0).to(tl.int32), ARRANGED)
+        at = page + code_at(t, j, TOKENS, DIM, ORDER)
+        low, high = codes_of(tl.load(at, mask=seen, other=0).to(tl.int32), ORDER)
         a = e2m1_value(low)
         b = e2m1_value(high)
-        scale, largest = _group_scales(page, t, seen, SCALE, GROUP, SCALE_AT, DIM)
+        scale, largest = _group_scales(page, t, seen, SCALE, GROUP, SCALE_AT, DIM, TOKENS, ORDER)
         a *= scale
         b *= scale
         if SCALE == S_E8M0:  # noqa: SIM102 - one is decided at compile time
@@ -210,8 +240,8 @@ def load_parts(
                 a = tl.where(a > BF16_MAX, BF16_MAX, tl.where(a < -BF16_MAX, -BF16_MAX, a))
                 b = tl.where(b > BF16_MAX, BF16_MAX, tl.where(b < -BF16_MAX, -BF16_MAX, b))
     else:
-        a = _wide_part(page, t, d0, seen, ELEM, DIM)
-        b = _wide_part(page, t, d1, seen, ELEM, DIM)
+        a = _wide_part(page, t, element(j, 0, ELEM, DIM), seen, ELEM, DIM)
+        b = _wide_part(page, t, element(j, 1, ELEM, DIM), seen, ELEM, DIM)
         if SCALE == S_FP32:
             scale = _token_scale(page, t, seen, SCALE_AT)
             a *= scale

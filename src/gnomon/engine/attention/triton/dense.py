@@ -27,9 +27,9 @@ def _dense_kernel(
     HEADS: tl.constexpr, SHARED: tl.constexpr, QUERIES: tl.constexpr, SPLITS: tl.constexpr,
     TOKENS: tl.constexpr, DIM: tl.constexpr,
     K_ELEM: tl.constexpr, K_SCALE: tl.constexpr, K_GROUP: tl.constexpr, K_SCALE_AT: tl.constexpr,
-    K_BYTES: tl.constexpr,
+    K_BYTES: tl.constexpr, K_ORDER: tl.constexpr,
     V_ELEM: tl.constexpr, V_SCALE: tl.constexpr, V_GROUP: tl.constexpr, V_SCALE_AT: tl.constexpr,
-    V_BYTES: tl.constexpr,
+    V_BYTES: tl.constexpr, V_ORDER: tl.constexpr,
     PRODUCT: tl.constexpr,
 ):  # fmt: skip
     """The rows of one tile and the query heads of one KV head, over one part of the pages.
@@ -59,8 +59,10 @@ def _dense_kernel(
 
     at = (row.to(tl.int64) * HEADS + head) * SHARED + m % SHARED
     query = q_ptr + at[:, None] * DIM
-    q0 = tl.load(query + element(j, 0, K_ELEM, DIM), mask=known[:, None], other=0.0).to(PRODUCT)
-    q1 = tl.load(query + element(j, 1, K_ELEM, DIM), mask=known[:, None], other=0.0).to(PRODUCT)
+    at_0 = query + element(j, 0, K_ELEM, DIM, K_ORDER)
+    q0 = tl.load(at_0, mask=known[:, None], other=0.0).to(PRODUCT)
+    at_1 = query + element(j, 1, K_ELEM, DIM, K_ORDER)
+    q1 = tl.load(at_1, mask=known[:, None], other=0.0).to(PRODUCT)
     peak = tl.full((QUERIES,), float("-inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     acc0 = tl.zeros((QUERIES, DIM // 2), tl.float32)
@@ -73,14 +75,15 @@ def _dense_kernel(
         peak, total, acc0, acc1 = attend_page(
             q0, q1, peak, total, acc0, acc1, k_ptr + page * K_BYTES, v_ptr + page * V_BYTES,
             seen_from, stop, to_log2, TOKENS, DIM,
-            K_ELEM, K_SCALE, K_GROUP, K_SCALE_AT, V_ELEM, V_SCALE, V_GROUP, V_SCALE_AT, PRODUCT,
+            K_ELEM, K_SCALE, K_GROUP, K_SCALE_AT, K_ORDER,
+            V_ELEM, V_SCALE, V_GROUP, V_SCALE_AT, V_ORDER, PRODUCT,
         )  # fmt: skip
     part = split.to(tl.int64) * rows * HEADS * SHARED + at
     tl.store(peak_ptr + part, peak, mask=known)
     tl.store(total_ptr + part, total, mask=known)
     values = values_ptr + part[:, None] * DIM
-    tl.store(values + element(j, 0, V_ELEM, DIM), acc0, mask=known[:, None])
-    tl.store(values + element(j, 1, V_ELEM, DIM), acc1, mask=known[:, None])
+    tl.store(values + element(j, 0, V_ELEM, DIM, V_ORDER), acc0, mask=known[:, None])
+    tl.store(values + element(j, 1, V_ELEM, DIM, V_ORDER), acc1, mask=known[:, None])
 
 
 def dense(
@@ -127,9 +130,9 @@ def dense(
         HEADS=heads, SHARED=shared, QUERIES=max(16, power_of_2(tiles.widest * shared)),
         SPLITS=splits, TOKENS=k.tokens, DIM=dim,
         K_ELEM=k.elem, K_SCALE=k.scale, K_GROUP=k.group, K_SCALE_AT=k.scale_at,
-        K_BYTES=k.page_bytes,
+        K_BYTES=k.page_bytes, K_ORDER=k.order,
         V_ELEM=v.elem, V_SCALE=v.scale, V_GROUP=v.group, V_SCALE_AT=v.scale_at,
-        V_BYTES=v.page_bytes, PRODUCT=arithmetic.product(q.dtype),
+        V_BYTES=v.page_bytes, V_ORDER=v.order, PRODUCT=arithmetic.product(q.dtype),
     )  # fmt: skip
     merge(peak, total, values, out, splits)
     return out

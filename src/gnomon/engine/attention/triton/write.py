@@ -14,14 +14,15 @@ from gnomon.engine.attention.triton.codec import (
     FP32,
     S_E8M0,
     S_FP32,
-    byte_of,
     byte_with,
+    code_at,
     e2m1_code,
     e4m3_code,
     e4m3_value,
     element,
     page_code,
     round_input,
+    scale_at,
 )
 from gnomon.engine.layouts.base import CacheLayout
 
@@ -62,7 +63,7 @@ def _e2m1_part(m, sign, bad, amax, inverse, scale, SCALE: tl.constexpr):
 def _store_e2m1(
     page, t, j, live, a, sa, bad_a, b, sb, bad_b,
     SCALE: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr, SCALE_AT: tl.constexpr,
-    ARRANGED: tl.constexpr, ROWS: tl.constexpr,
+    ORDER: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Encode and store both parts of 4-bit rows, and their scales."""
     HALF: tl.constexpr = DIM // 2
@@ -89,10 +90,11 @@ def _store_e2m1(
     wide_scale = _spread(scale, ROWS, PER_TOKEN, HALF)
     low = _e2m1_part(finite_a, sa, bad_a, wide_weight, wide_inverse, wide_scale, SCALE)
     high = _e2m1_part(finite_b, sb, bad_b, wide_weight, wide_inverse, wide_scale, SCALE)
-    byte = byte_with(low, high, ARRANGED)
-    tl.store(page + t * HALF + byte_of(j, DIM, ARRANGED), byte.to(tl.uint8), mask=live)
+    byte = byte_with(low, high, ORDER)
+    tl.store(page + code_at(t, j, TOKENS, DIM, ORDER), byte.to(tl.uint8), mask=live)
     g = tl.arange(0, PER_TOKEN)[None, :]
-    tl.store(page + SCALE_AT + t * PER_TOKEN + g, code.to(tl.uint8), mask=live)
+    at = page + SCALE_AT + scale_at(t, g, TOKENS, PER_TOKEN, ORDER)
+    tl.store(at, code.to(tl.uint8), mask=live)
 
 
 @triton.jit
@@ -114,8 +116,8 @@ def _store_wide(page, t, d, live, m, sign, bad, ELEM: tl.constexpr, DIM: tl.cons
 def _write_kernel(
     x_ptr, slots_ptr, pool_ptr, sanitised_ptr, rows, heads, block_size,
     ELEM: tl.constexpr, SCALE: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr,
-    PAGE_BYTES: tl.constexpr, SCALE_AT: tl.constexpr, ARRANGED: tl.constexpr,
-    ROWS: tl.constexpr,
+    PAGE_BYTES: tl.constexpr, SCALE_AT: tl.constexpr, ORDER: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """One head of ROWS rows: x [rows, heads, DIM] into pool [blocks, heads, PAGE_BYTES]."""
     head = tl.program_id(1)
@@ -126,8 +128,8 @@ def _write_kernel(
     block = tl.where(live, slot, 0) // block_size
     t = (tl.where(live, slot, 0) - block * block_size).to(tl.int32)
     page = pool_ptr + (block * heads + head) * PAGE_BYTES
-    d0 = element(j, 0, ELEM, DIM)
-    d1 = element(j, 1, ELEM, DIM)
+    d0 = element(j, 0, ELEM, DIM, ORDER)
+    d1 = element(j, 1, ELEM, DIM, ORDER)
     row = x_ptr + (r.to(tl.int64) * heads + head) * DIM
     a, sa, bad_a = round_input(tl.load(row + d0, mask=live, other=0.0).to(tl.float32), ELEM)
     b, sb, bad_b = round_input(tl.load(row + d1, mask=live, other=0.0).to(tl.float32), ELEM)
@@ -136,7 +138,7 @@ def _write_kernel(
         tl.atomic_add(sanitised_ptr, count.to(tl.int64))
     if ELEM == E2M1:
         _store_e2m1(page, t, j, live, a, sa, bad_a, b, sb, bad_b,
-                    SCALE, DIM, GROUP, SCALE_AT, ARRANGED, ROWS)  # fmt: skip
+                    SCALE, DIM, GROUP, SCALE_AT, ORDER, TOKENS, ROWS)  # fmt: skip
     else:
         if SCALE == S_FP32:
             a = tl.where(bad_a, 0.0, a)
@@ -174,5 +176,6 @@ def write_field(
     _write_kernel[grid](
         x.contiguous(), rows.slots, pool, sanitised, count, heads, rows.block_size,
         ELEM=code.elem, SCALE=code.scale, DIM=dim, GROUP=code.group,
-        PAGE_BYTES=code.page_bytes, SCALE_AT=code.scale_at, ARRANGED=code.arranged, ROWS=ROWS,
+        PAGE_BYTES=code.page_bytes, SCALE_AT=code.scale_at, ORDER=code.order,
+        TOKENS=code.tokens, ROWS=ROWS,
     )  # fmt: skip
