@@ -20,8 +20,6 @@ TILES = [
     (dense, "_BLOCK_TILE", 3),
     (pages, "_PAGE_TILE", 1),
     (pages, "_PAGE_TILE", 3),
-    (pages, "_SHARED_VISITS", 1),
-    (pages, "_SHARED_VISITS", 10_000),
 ]
 
 

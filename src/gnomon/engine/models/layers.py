@@ -64,6 +64,15 @@ def rotate(x: torch.Tensor, turn: Rotation) -> torch.Tensor:
     return torch.cat((a * turn.cos - b * turn.sin, b * turn.cos + a * turn.sin, rest), dim=-1)
 
 
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """1 / (1 + exp(-x)).
+
+    Not torch's own, which on a CPU rounds the last elements of a tensor in another way than the
+    rest: what a row gets would depend on how many rows there are.
+    """
+    return 1.0 / (1.0 + torch.exp(-x))
+
+
 @dataclass(frozen=True)
 class SwiGluOai:
     """The family's activation: ``g * sigmoid(alpha * g) * (u + beta)``.
@@ -81,4 +90,4 @@ class SwiGluOai:
         gate, up = gate_up.float().chunk(2, dim=-1)
         gate = gate.clamp(max=self.limit)
         up = up.clamp(min=-self.limit, max=self.limit)
-        return (gate * torch.sigmoid(self.alpha * gate) * (up + self.beta)).to(gate_up.dtype)
+        return (gate * sigmoid(self.alpha * gate) * (up + self.beta)).to(gate_up.dtype)

@@ -16,6 +16,7 @@ from gnomon.engine.models.layers import SwiGluOai, gemma_norm, rotation
 from gnomon.engine.models.moe import mlp, moe
 from gnomon.engine.models.self_attention import SelfAttention
 from gnomon.engine.models.weights import MlpWeights, ModelWeights, MoeWeights
+from gnomon.engine.row_tiles import linear
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class MiniMaxM3:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Vocabulary logits, fp32 [S, V], of rows of :attr:`ModelOutput.hidden` [S, h]."""
-        return F.linear(hidden, self.weights.lm_head).float()
+        return linear(hidden, self.weights.lm_head).float()
 
     def _feed_forward(self, x: torch.Tensor, w: MlpWeights | MoeWeights) -> torch.Tensor:
         if isinstance(w, MlpWeights):

@@ -49,7 +49,8 @@ def _attend_chunk(
     size, heads = rows.block_size, queries.shape[1]
     position = rows.positions[chunk].unsqueeze(-1)
     oldest = torch.zeros_like(position) if window is None else position + 1 - window
-    first_block = max(0, int(oldest.min()) // size)
+    # Tiles begin at multiples of their size, so that a row's sum does not depend on other rows.
+    first_block = max(0, int(oldest.min()) // size) // _BLOCK_TILE * _BLOCK_TILE
     last_block = int(position.max()) // size
     merged: Partial | None = None
     for b0 in range(first_block, last_block + 1, _BLOCK_TILE):

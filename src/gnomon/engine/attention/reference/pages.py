@@ -13,13 +13,12 @@ import torch
 
 from gnomon.engine.cache.pools import LayerCache
 from gnomon.engine.layouts.base import CacheLayout
+from gnomon.engine.row_tiles import multiply_groups
 
 #: Most fp32 elements of logits alive at once (64 MiB).
 TILE_ELEMENTS = 1 << 24
 #: Pages dequantised at once (8 MiB of fp32 at 128 x 128).
 _PAGE_TILE = 128
-#: From this many visits a page, one matrix product per page beats a batched one over copies.
-_SHARED_VISITS = 8
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class _Visits:
         page_of: int64 [V], index into ``pages``.
         first: int64 [V], first visible token of the page.
         stop: int64 [V], one past the last visible token of the page.
-        page_stop: int64 [U], largest ``stop`` of a page's visits.
+        page_stop: largest ``stop`` of each page's visits.
     """
 
     order: torch.Tensor
@@ -70,7 +69,7 @@ class _Visits:
     page_of: torch.Tensor
     first: torch.Tensor
     stop: torch.Tensor
-    page_stop: torch.Tensor
+    page_stop: list[int]
 
 
 def attend(
@@ -105,9 +104,20 @@ def attend(
     peak = per_slot(logits.amax(-1), -torch.inf).amax(2)
     shift = peak.masked_fill(peak == -torch.inf, 0.0).view(n * heads, group, 1)[row_of]
     weights = logits.sub_(shift).exp_()  # exp(-inf) is 0: masked keys weigh nothing
-    total = per_slot(weights.sum(-1), 0.0).sum(2)
-    values = per_slot(_products(cache.v, cache.v_layout, visits, weights, keys=False), 0.0).sum(2)
-    return Partial(peak, total, values)
+    total = _add_slots(per_slot(weights.sum(-1), 0.0))
+    values = _products(cache.v, cache.v_layout, visits, weights, keys=False)
+    return Partial(peak, total, _add_slots(per_slot(values, 0.0)))
+
+
+def _add_slots(x: torch.Tensor) -> torch.Tensor:
+    """Sum x [R, Hk, S, ...] over its slots, first to last.
+
+    A reduction's order may depend on the shape of the whole; empty slots then would matter.
+    """
+    total = x[:, :, 0]
+    for slot in range(1, x.shape[2]):
+        total = total + x[:, :, slot]
+    return total
 
 
 def _shifted_exp(x: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
@@ -129,7 +139,7 @@ def _sort_visits(blocks: torch.Tensor, first: torch.Tensor, stop: torch.Tensor) 
     bounds = [0, *counts.cumsum(0).tolist()]
     stop = stop[order]
     page_stop = torch.zeros_like(pages).scatter_reduce(0, page_of, stop, "amax")
-    return _Visits(order, pages, bounds, page_of, first[order], stop, page_stop)
+    return _Visits(order, pages, bounds, page_of, first[order], stop, page_stop.tolist())
 
 
 def _mask(logits: torch.Tensor, visits: _Visits) -> None:
@@ -171,14 +181,9 @@ def _products(
         pages = _load_visible(pool, layout, visits, u0, u1)
         pages = pages.transpose(1, 2) if keys else pages
         v0, v1 = visits.bounds[u0], visits.bounds[u1]
-        if v1 - v0 >= _SHARED_VISITS * (u1 - u0):
-            for u in range(u0, u1):
-                a, b = visits.bounds[u], visits.bounds[u + 1]
-                rows = left[a:b].view(-1, inner)
-                torch.mm(rows, pages[u - u0], out=out[a:b].view(-1, width))
-        else:
-            of_visit = pages if v1 - v0 == u1 - u0 else pages[visits.page_of[v0:v1] - u0]
-            torch.bmm(left[v0:v1], of_visit, out=out[v0:v1])
+        bounds = [(bound - v0) * group for bound in visits.bounds[u0 : u1 + 1]]
+        rows = left[v0:v1].reshape(-1, inner)
+        multiply_groups(rows, bounds, pages, out[v0:v1].view(-1, width))
     return out
 
 
@@ -190,10 +195,8 @@ def _load_visible(
     Tokens that no visit sees may be garbage, NaN included, and 0 * NaN is NaN: they read as zero.
     """
     loaded = layout.dequantise(layout.load(pool.flatten(0, 1).index_select(0, visits.pages[u0:u1])))
-    page_stop = visits.page_stop[u0:u1]
-    partial = (page_stop < layout.geometry.tokens).nonzero().squeeze(-1)
-    if len(partial):
-        token = torch.arange(layout.geometry.tokens, device=loaded.device)
-        unseen = token >= page_stop[partial].unsqueeze(-1)
-        loaded[partial] = loaded[partial].masked_fill(unseen.unsqueeze(-1), 0.0)
+    tokens = layout.geometry.tokens
+    for page, stop in enumerate(visits.page_stop[u0:u1]):
+        if stop < tokens:
+            loaded[page, stop:].zero_()
     return loaded

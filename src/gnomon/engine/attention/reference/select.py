@@ -12,6 +12,7 @@ import torch
 from gnomon.engine.attention.reference.groups import RowGroup, group_rows
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
 from gnomon.engine.cache.pools import LayerCache
+from gnomon.engine.row_tiles import multiply_groups
 
 #: Most fp32 elements of decoded keys, and of scores, alive at once (32 MiB each).
 _TILE_ELEMENTS = 1 << 23
@@ -100,11 +101,12 @@ def _block_scores(queries: torch.Tensor, request: torch.Tensor, keys: torch.Tens
 
     Page p belongs to ``request[p]``.
     """
-    pages, tokens, dim = keys.shape
-    if queries.shape[0] == 1:
-        products = queries[0] @ keys.reshape(pages * tokens, dim).T
-        return products.view(-1, pages, tokens).amax(-1).T
-    return torch.bmm(queries[request], keys.transpose(1, 2)).amax(-1)
+    pages, tokens = keys.shape[:2]
+    count = queries.shape[1]
+    products = keys.new_empty((pages * count, tokens))
+    bounds = range(0, pages * count + 1, count)
+    multiply_groups(queries[request].flatten(0, 1), bounds, keys.mT, products)
+    return products.view(pages, count, tokens).amax(-1)
 
 
 def _sort_keys(scores: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
