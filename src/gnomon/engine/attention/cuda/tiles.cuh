@@ -9,23 +9,14 @@
 
 namespace {
 
-__device__ __forceinline__ void barrier_init(uint32_t bar, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals));
-}
-
-__device__ __forceinline__ void barrier_arrive(uint32_t bar) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-
 // What this thread stored into shared memory may be an operand from here on.
 __device__ __forceinline__ void fence_operands() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // Operands lie in shared memory without swizzle, as core matrices of 8 rows x 16 bytes (128 bytes
-// side by side). `along` bytes lie between core matrices next to each other along the contraction
-// (for an operand that is contiguous along its rows or columns instead: between groups of eight of
-// the contraction's steps), 128 between those along the other dimension.
+// side by side), contiguous along the contraction. `along` bytes lie between core matrices next to
+// each other along it, 128 between those along the other dimension.
 __device__ __forceinline__ uint64_t operand(uint32_t address, uint32_t along) {
   return static_cast<uint64_t>(address >> 4) | static_cast<uint64_t>(along >> 4) << 16 |
          static_cast<uint64_t>(128 >> 4) << 32;
@@ -93,13 +84,13 @@ __device__ __forceinline__ void tile_product_bf16(float (&d)[64], uint64_t a, ui
       : "l"(a), "l"(b), "r"(add));
 }
 
-// The same with a in registers and b contiguous along its 128 columns.
+// The same with a in registers.
 __device__ __forceinline__ void tile_product_bf16(float (&d)[64], const uint32_t* a, uint64_t b,
                                                   int add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " GNOMON_64
-      ", {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
+      ", {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
       : GNOMON_ACCUMULATORS(d)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
