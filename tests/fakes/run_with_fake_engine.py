@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gnomon.harness.adapters.catalogue import ADAPTERS
+from gnomon.harness.adapters.gnomon import GnomonAdapter
+from gnomon.harness.adapters.protocol import Command, FlagValue, Setting
 from gnomon.harness.command import run_command
 from gnomon.harness.nouns import ServerAddress
-from gnomon.harness.recipes import adapter as adapters
-from gnomon.harness.recipes.adapter import Command, FlagValue, GnomonAdapter
-from gnomon.harness.recipes.schema import Recipe
+from gnomon.harness.recipes.point import Point
 
 PLAN = json.dumps({"ok": True, "refusals": [], "plan": {}})
 SERVER = Path(__file__).with_name("openai_server.py")
@@ -36,11 +37,11 @@ class FakeAdapter(GnomonAdapter):
             return super().plan(model, flags)
         return Command((sys.executable, "-Sc", f"print({PLAN!r})"), {})
 
-    def serve(self, recipe: Recipe, address: ServerAddress) -> Command:
+    def serve(self, point: Point, address: ServerAddress) -> Command:
         if "command" in self.script:
             return Command(tuple(self.script["command"]), {})
         facts: dict[str, Any] = {"model_fingerprint": "f" * 64}
-        for setting in self.settings(recipe, {}):
+        for setting in self.settings(point, {}):
             if setting.pointer.startswith("facts."):
                 facts[setting.pointer.removeprefix("facts.")] = setting.asked
         facts |= self.script.get("facts", {})
@@ -49,10 +50,10 @@ class FakeAdapter(GnomonAdapter):
         argv += ["--facts", json.dumps(facts), *self.script.get("server", [])]
         return Command(tuple(argv), {})
 
-    def settings(self, recipe: Recipe, plan: Any) -> tuple[adapters.Setting, ...]:
-        return super().settings(recipe, {})  # the scripted server allocates no blocks
+    def settings(self, point: Point, plan: Any) -> tuple[Setting, ...]:
+        return super().settings(point, {})  # the scripted server allocates no blocks
 
 
 if __name__ == "__main__":
-    adapters.ADAPTERS["gnomon"] = FakeAdapter(script=json.loads(sys.argv[1]))
+    ADAPTERS["gnomon"] = FakeAdapter(script=json.loads(sys.argv[1]))
     sys.exit(run_command(Path(sys.argv[2]), Path(sys.argv[3])))

@@ -16,7 +16,7 @@ import pytest
 
 from gnomon.harness.evidence.manifest import RunState
 
-WITHOUT_LOAD = {"replay": None}
+WITHOUT_LOAD = {"scenario": None}
 
 
 def stage_names(run: Any) -> list[str]:
@@ -216,7 +216,7 @@ def test_a_refused_recipe_starts_nothing_and_leaves_no_folder(
 ) -> None:
     """The real command with the real planner: schema and memory problems come together."""
     recipe = write_recipe(
-        engine__flags__kv_cache_dtype__value="int4",
+        kv__layout__value="int4",
         engine__flags__kv_cache_memory_bytes__value=4096,
         surprise=1,
     )

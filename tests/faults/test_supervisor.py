@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gnomon.harness.adapters.protocol import Command
 from gnomon.harness.cancel import CancelToken, Cause, call_until_cancelled
 from gnomon.harness.errors import RunCancelled, ServerNotReady, StageFailed
 from gnomon.harness.launch import processes
@@ -18,7 +19,6 @@ from gnomon.harness.launch.ports import free_port, is_listening
 from gnomon.harness.launch.readiness import HealthWatch, wait_until_healthy
 from gnomon.harness.launch.supervisor import Server, describe_exit, log_tail
 from gnomon.harness.nouns import ServerAddress
-from gnomon.harness.recipes.adapter import Command
 
 FAKE = Path(__file__).parents[1] / "fakes" / "openai_server.py"
 

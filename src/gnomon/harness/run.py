@@ -44,7 +44,7 @@ class Run:
     """Everything a run carries from stage to stage.
 
     Attributes:
-        checked: the recipe and its plan.
+        checked: the point and its plan.
         folder: where its evidence goes.
         manifest: as it is now; saved at every change of stage.
         cancel: set by the user, or by the death of the server.
@@ -69,14 +69,14 @@ class Run:
     @classmethod
     def open(cls, checked: CheckedRecipe, out: Path, cancel: CancelToken, display: Display) -> Run:
         """Create the folder and write the first manifest, state ``running``."""
-        folder = RunFolder.create(out, checked.recipe.name)
+        folder = RunFolder.create(out, checked.point.name)
         folder.write_text(names.RECIPE, checked.text)
         manifest = Manifest(
             run_id=folder.path.name,
             started=utc_now(),
             recipe_source=str(checked.source),
             recipe_sha256=sha256_of(checked.text.encode("utf-8")),
-            recipe=checked.recipe.model_dump(mode="json"),
+            recipe=checked.point.model_dump(mode="json"),
             plan_argv=redact_argv(checked.plan.command.argv),
             plan=dict(checked.plan.plan),
             build=build_record(),
@@ -154,7 +154,7 @@ class Run:
         """Derive the verdicts from what was seen and write them."""
         self.seen.failed_stage = self.manifest.failed_stage
         self.seen.reason = self.manifest.reason
-        self.verdicts = judge(self.checked.recipe, self.seen)
+        self.verdicts = judge(self.checked.point, self.seen)
         self.folder.write_json(names.VERDICTS, self.verdicts.model_dump(mode="json"))
 
     def settle(self) -> None:
@@ -203,7 +203,7 @@ def execute(run: Run) -> RunOutcome:
     """
     from gnomon.harness import stages  # the stages import the clients, which need not load earlier
 
-    plan = run.checked.recipe
+    plan = run.checked.point
     replay = ("replay",) if plan.replay is not None else ()
     evals = tuple(stages.eval_stage(spec) for spec in plan.evals)
     order = ("preflight", "launch", "attest", *replay, *evals, "teardown", "judge", "report")

@@ -56,13 +56,13 @@ def bring_up(run: Run) -> None:
 def load(run: Run) -> None:
     """Replay and evaluations; one that fails does not keep the others from running."""
     assert run.server is not None
-    recipe = run.checked.recipe
+    point = run.checked.point
     adapter = run.checked.adapter
     with HealthWatch(run.server, adapter.health_path, run.cancel):
-        if recipe.replay is not None:
+        if point.replay is not None:
             with _going_on_unless_cancelled(run), run.stage("replay") as record:
                 record.detail = _replay(run)
-        for spec in recipe.evals:
+        for spec in point.evals:
             with _going_on_unless_cancelled(run), run.stage(eval_stage(spec)) as record:
                 record.detail = _evaluate(run, spec)
         _save_metrics(run, names.METRICS_AFTER)
@@ -79,9 +79,9 @@ def _going_on_unless_cancelled(run: Run) -> Any:
 
 
 def _preflight(run: Run) -> None:
-    recipe = run.checked.recipe
+    point = run.checked.point
     run.display.progress("disk and clients")
-    needed = [AIPERF.name] * (recipe.replay is not None) + [BFCL.name] * bool(recipe.evals)
+    needed = [AIPERF.name] * (point.replay is not None) + [BFCL.name] * bool(point.evals)
 
     def describe(name: str) -> str:
         found = environment(name)
@@ -91,17 +91,17 @@ def _preflight(run: Run) -> None:
         return f"installed, lock {found.lock_sha256[:16]}"
 
     checks = (
-        check_disk(run.folder.path, recipe.scope),
-        *check_clients(needed, describe, recipe.scope),
+        check_disk(run.folder.path, point.scope),
+        *check_clients(needed, describe, point.scope),
     )
     run.seen.preflight = checks
     require(checks)
 
 
 def _launch(run: Run) -> float:
-    recipe, adapter = run.checked.recipe, run.checked.adapter
-    address = ServerAddress("127.0.0.1", free_port(), model=served_name(recipe.model.path))
-    command = adapter.serve(recipe, address)
+    point, adapter = run.checked.point, run.checked.adapter
+    address = ServerAddress("127.0.0.1", free_port(), model=point.model.served_name)
+    command = adapter.serve(point, address)
     run.manifest.launch = LaunchRecord(
         argv=redact_argv(command.argv),
         env=redact_env(command.env),
@@ -114,26 +114,21 @@ def _launch(run: Run) -> float:
     run.manifest.launch.pid = server.pid
     run.folder.save_manifest(run.manifest)
     ready_s = wait_until_healthy(
-        server, adapter.health_path, recipe.deadlines.ready_s, run.cancel, run.display.progress
+        server, adapter.health_path, point.deadlines.ready_s, run.cancel, run.display.progress
     )
     run.seen.ready_s = ready_s
     return ready_s
 
 
-def served_name(model_path: str) -> str:
-    """Name the model is served under: the last part of its path."""
-    return Path(model_path).name or "model"
-
-
 def _attest(run: Run) -> None:
     assert run.server is not None
-    recipe, adapter = run.checked.recipe, run.checked.adapter
+    point, adapter = run.checked.point, run.checked.adapter
     attestation = attest(
         run.server.address,
         adapter.info_path,
-        adapter.settings(recipe, run.checked.plan.plan),
-        recipe.deadlines.attest_s,
-        recipe.scope,
+        adapter.settings(point, run.checked.plan.plan),
+        point.deadlines.attest_s,
+        point.scope,
         run.cancel,
         run.display.progress,
     )
@@ -153,7 +148,7 @@ def _attest(run: Run) -> None:
 
 def _replay(run: Run) -> str:
     assert run.server is not None
-    spec = run.checked.recipe.replay
+    spec = run.checked.point.replay
     assert spec is not None
     out = run.folder.path / "replay"
     out.mkdir()
@@ -209,7 +204,7 @@ def tear_down(run: Run) -> None:
         return
     with run.stage("teardown") as record:
         run.display.progress("asking the server to end")
-        result = run.server.stop(run.checked.recipe.deadlines.stop_s)
+        result = run.server.stop(run.checked.point.deadlines.stop_s)
         run.seen.teardown = result
         if not result.clean:
             left = ", ".join(str(remnant) for remnant in result.remnants) or "its port is open"

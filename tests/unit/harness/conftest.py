@@ -12,7 +12,9 @@ import yaml
 from gnomon.harness.evals.model import Attempt, Case, CaseCheck, Outcome, SuiteResult
 from gnomon.harness.evals.spec import Api
 from gnomon.harness.nouns import Finding
-from gnomon.harness.recipes.schema import Recipe
+from gnomon.harness.recipes.expand import expand
+from gnomon.harness.recipes.load import load_recipe
+from gnomon.harness.recipes.point import Point
 from gnomon.harness.replay.results import (
     CacheHits,
     ReplayCounts,
@@ -31,8 +33,10 @@ def quickstart() -> dict[str, Any]:
 
 
 @pytest.fixture
-def recipe(quickstart: dict[str, Any]) -> Recipe:
-    return Recipe.model_validate(quickstart)
+def point() -> Point:
+    """The one point of the quickstart recipe."""
+    (planned,) = expand(load_recipe(QUICKSTART).recipe).points
+    return planned.point
 
 
 @pytest.fixture

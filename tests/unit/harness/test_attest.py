@@ -6,12 +6,12 @@ from typing import Any
 import httpx
 import pytest
 
+from gnomon.harness.adapters.protocol import Setting
 from gnomon.harness.evidence.verdicts import CheckState, Scope
 from gnomon.harness.launch import probes
 from gnomon.harness.launch.attest import compare
 from gnomon.harness.launch.probes import ProbeFailed
 from gnomon.harness.nouns import ServerAddress
-from gnomon.harness.recipes.adapter import Setting
 
 SERVER = ServerAddress("127.0.0.1", 1, "m")
 

@@ -13,7 +13,7 @@ from gnomon.harness.evidence.verdicts import Check, CheckState, Scope, Verdict
 from gnomon.harness.launch.processes import Remnant
 from gnomon.harness.launch.supervisor import Teardown
 from gnomon.harness.nouns import Finding
-from gnomon.harness.recipes.schema import Recipe
+from gnomon.harness.recipes.point import Point
 from gnomon.harness.replay.results import CacheHits, ReplayCounts, ReplayResult
 
 GONE = Teardown(0, True, (), (), False, 0.5)
@@ -41,9 +41,9 @@ def failed(verdict: Verdict) -> list[str]:
 
 
 def test_a_run_of_random_weights_is_complete_and_has_no_quality(
-    recipe: Recipe, seen: Evidence
+    point: Point, seen: Evidence
 ) -> None:
-    verdicts = judge(recipe, seen)
+    verdicts = judge(point, seen)
     assert verdicts.integration.state is CheckState.PASSED
     assert verdicts.quality.state is CheckState.NOT_APPLICABLE
     assert verdicts.performance.state is CheckState.PASSED
@@ -52,10 +52,10 @@ def test_a_run_of_random_weights_is_complete_and_has_no_quality(
 
 
 def test_trained_weights_have_a_score_for_each_api_and_never_a_joint_one(
-    quickstart: dict[str, Any], seen: Evidence
+    point: Point, seen: Evidence
 ) -> None:
-    quickstart["model"]["weights"] = "trained"
-    quality = judge(Recipe.model_validate(quickstart), seen).quality
+    model = point.model.model_copy(update={"weights": "trained"})
+    quality = judge(point.model_copy(update={"model": model}), seen).quality
     assert [check.name for check in quality.checks] == [
         "bfcl_smoke through Chat Completions: score",
         "bfcl_smoke through Responses: score",
@@ -95,20 +95,20 @@ BROKEN: list[tuple[str, dict[str, Any], list[str]]] = [
 def test_a_replay_with_a_flaw_fails_integration_by_name(
     changes: dict[str, Any],
     names: list[str],
-    recipe: Recipe,
+    point: Point,
     seen: Evidence,
     make_replay: MakeReplay,
 ) -> None:
     seen.replay = make_replay(**changes)
-    found = failed(judge(recipe, seen).integration)
+    found = failed(judge(point, seen).integration)
     assert set(names) <= set(found)
 
 
 def test_failed_requests_make_the_latencies_invalid_not_better(
-    recipe: Recipe, seen: Evidence, make_replay: MakeReplay
+    point: Point, seen: Evidence, make_replay: MakeReplay
 ) -> None:
     seen.replay = make_replay(errors=3)
-    verdicts = judge(recipe, seen)
+    verdicts = judge(point, seen)
     assert verdicts.performance.state is CheckState.FAILED
     assert "population complete" in failed(verdicts.performance)
     rate = next(
@@ -124,11 +124,11 @@ def test_failed_requests_make_the_latencies_invalid_not_better(
     "outcome", [outcome for outcome in Outcome if not outcome.is_answer], ids=str
 )
 def test_a_case_without_an_answer_fails_integration_and_leaves_no_score(
-    outcome: Outcome, quickstart: dict[str, Any], seen: Evidence, make_suite: MakeSuite
+    outcome: Outcome, point: Point, seen: Evidence, make_suite: MakeSuite
 ) -> None:
-    quickstart["model"]["weights"] = "trained"
+    model = point.model.model_copy(update={"weights": "trained"})
     seen.suites[0] = make_suite("chat", (Outcome.PASS,) * 3 + (outcome,))
-    verdicts = judge(Recipe.model_validate(quickstart), seen)
+    verdicts = judge(point.model_copy(update={"model": model}), seen)
     assert failed(verdicts.integration) == [
         "bfcl_smoke through Chat Completions: every case answered"
     ]
@@ -136,8 +136,8 @@ def test_a_case_without_an_answer_fails_integration_and_leaves_no_score(
     assert not verdicts.quality.with_state(CheckState.FAILED)[0].figures
 
 
-def test_what_did_not_happen_is_listed_as_not_run(recipe: Recipe) -> None:
-    verdicts = judge(recipe, Evidence(failed_stage="launch", reason="no memory", teardown=GONE))
+def test_what_did_not_happen_is_listed_as_not_run(point: Point) -> None:
+    verdicts = judge(point, Evidence(failed_stage="launch", reason="no memory", teardown=GONE))
     assert verdicts.integration.state is CheckState.FAILED
     assert verdicts.quality.state is CheckState.NOT_RUN
     assert verdicts.performance.state is CheckState.NOT_RUN
@@ -161,10 +161,10 @@ def test_what_did_not_happen_is_listed_as_not_run(recipe: Recipe) -> None:
     ],
 )
 def test_teardown_proves_that_nothing_is_left(
-    teardown: Teardown, names: list[str], recipe: Recipe, seen: Evidence
+    teardown: Teardown, names: list[str], point: Point, seen: Evidence
 ) -> None:
     seen.teardown = teardown
-    assert failed(judge(recipe, seen).integration) == names
+    assert failed(judge(point, seen).integration) == names
 
 
 def test_percentiles_that_the_sample_cannot_hold_are_withheld(make_replay: MakeReplay) -> None:

@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 import yaml
 
+from gnomon.harness.adapters.catalogue import ADAPTERS
+from gnomon.harness.adapters.gnomon import GnomonAdapter
+from gnomon.harness.adapters.protocol import Setting
+from gnomon.harness.adapters.render import render_flags
 from gnomon.harness.cancel import CancelToken, Cause
 from gnomon.harness.errors import RecipeRefused, RunCancelled
 from gnomon.harness.nouns import ServerAddress
-from gnomon.harness.recipes.adapter import ADAPTERS, GnomonAdapter, Setting, render_flags
-from gnomon.harness.recipes.load import check_recipe, plannable_flags
+from gnomon.harness.recipes.flags import Flag
+from gnomon.harness.recipes.load import check_recipe, plannable
 from gnomon.harness.recipes.plan import check_plan
-from gnomon.harness.recipes.schema import Recipe
+from gnomon.harness.recipes.point import Point
+from gnomon.harness.recipes.serving import KvSpec
 from gnomon.harness.recipes.strict_yaml import read_yaml
 
 ROOT = Path(__file__).parents[3]
@@ -39,31 +44,31 @@ def changed(recipe: dict[str, Any], dotted: str, value: Any) -> dict[str, Any]:
 
 TABLE = [
     ("nam", "x", "nam", "unknown key 'nam'", "Did you mean 'name'?"),
-    ("engine.flags.max_num_seq", {"value": 1, "why": "a reason here"}, "engine.flags.max_num_seq",
+    ("limits.max_num_seq", {"value": 1, "why": "a reason here"}, "limits.max_num_seq",
      "unknown key", "Did you mean 'max_num_seqs'?"),
-    ("engine.flags.kv_cache_dtype.value", "mxfp3", "engine.flags.kv_cache_dtype.value",
+    ("kv.layout.value", "mxfp3", "kv.layout.value",
      "unknown layout 'mxfp3'", "Did you mean 'mxfp4'?"),
-    ("engine.flags.kv_cache_dtype", "mxfp4", "engine.flags.kv_cache_dtype", "has no reason",
+    ("kv.layout", "mxfp4", "kv.layout", "has no reason",
      "value: mxfp4 and why:"),
     ("engine.flags.seed", {"value": 0}, "engine.flags.seed.why", "needs a reason", "Say"),
-    ("engine.flags.max_num_seqs.value", 0, "engine.flags.max_num_seqs.value", "0 is not accepted",
+    ("limits.max_num_seqs.value", 0, "limits.max_num_seqs.value", "0 is not accepted",
      "Correct it"),
     ("engine.name", "vlm", "engine.name", "unknown value 'vlm'", "Choose one of: gnomon"),
     ("scope", "smok", "scope", "unknown value 'smok'", "Did you mean 'smoke'?"),
-    ("replay.concurrency", 0, "replay.concurrency", "0 is not accepted", "greater than"),
-    ("replay.traces.sesions", 2, "replay.traces.sesions", "unknown key", "'sessions'"),
-    ("replay.concurrency", "2", "replay.concurrency", "'2' is not accepted", "valid integer"),
-    ("replay.traces.turns", True, "replay.traces.turns", "True is not accepted", "valid integer"),
+    ("concurrency", [0], "concurrency[0]", "0 is not accepted", "greater than"),
+    ("scenario.traces.sesions", 2, "scenario.traces.sesions", "unknown key", "'sessions'"),
+    ("concurrency", ["2"], "concurrency[0]", "'2' is not accepted", "valid integer"),
+    ("scenario.traces.turns", True, "scenario.traces.turns", "True is not accepted", "valid integer"),
     ("engine.flags.seed.value", True, "engine.flags.seed.value", "True is not", "valid integer"),
-    ("engine.flags.enable_prefix_caching.value", "yes",
-     "engine.flags.enable_prefix_caching.value", "'yes' is not accepted", "valid boolean"),
+    ("kv.prefix_caching.value", "yes",
+     "kv.prefix_caching.value", "'yes' is not accepted", "valid boolean"),
     ("deadlines.ready_s", "9", "deadlines.ready_s", "'9' is not accepted", "valid number"),
     ("evals.0.threads", 1.0, "evals[0].threads", "1.0 is not accepted", "valid integer"),
     ("evals.0.api", "chatt", "evals[0].api", "unknown value 'chatt'", "'chat'"),
     ("evals.1.api", "chat", "evals[1]", "is already evals[0]", "Remove one"),
     ("name", "Not A Name", "name", "not accepted", ""),
-    ("engine.flags.max_model_len.value", 512, "engine.flags.max_model_len.value",
-     "cannot hold the replay's longest request", "Raise it to 2688"),
+    ("limits.max_model_len.value", 512, "limits.max_model_len.value",
+     "cannot hold the scenario's longest request", "Raise it to 2688"),
     ("scope", "full", "scope", "stand for no real load", "Use smoke or diagnostic"),
     ("deadlines.plan", 5, "deadlines.plan", "unknown key 'plan'", "'plan_s'"),
 ]  # fmt: skip
@@ -92,14 +97,14 @@ def test_every_problem_of_schema_and_plan_is_reported_at_once(
 ) -> None:
     """With the real planner: an unknown key, an unknown layout, and memory that cannot do."""
     recipe = changed(quickstart, "engine.flags.kv_cache_memory_bytes.value", 1000)
-    recipe = changed(recipe, "engine.flags.index_cache_dtype.value", "int3")
+    recipe = changed(recipe, "kv.index_layout.value", "int3")
     recipe = changed(recipe, "replays", {})
-    recipe = changed(recipe, "engine.flags.block_size", {"value": 64, "why": "smaller pages"})
+    recipe = changed(recipe, "kv.block_size", {"value": 64, "why": "smaller pages"})
     error = refused(tmp_path, recipe)
     paths = [problem.path for problem in error.problems]
     assert "replays" in paths
-    assert "engine.flags.index_cache_dtype.value" in paths
-    assert "engine.flags.block_size.value" in paths
+    assert "kv.index_layout.value" in paths
+    assert "kv.block_size.value" in paths
     assert any("cache blocks" in problem.message for problem in error.problems)
     assert all(problem.remedy for problem in error.problems)
     assert all(str(problem) in str(error) for problem in error.problems)
@@ -144,10 +149,9 @@ def test_nested_duplicates_are_all_found() -> None:
 
 
 def test_an_unreadable_flag_causes_no_refusal_by_the_planner(quickstart: dict[str, Any]) -> None:
-    flags = quickstart["engine"]["flags"]
-    flags["kv_cache_dtype"]["value"] = "int3"
-    flags["max_model_len"]["value"] = "long"
-    planned = plannable_flags(flags)
+    quickstart["kv"]["layout"]["value"] = "int3"
+    quickstart["limits"]["max_model_len"]["value"] = "long"
+    planned = plannable(quickstart)
     assert planned["kv_cache_dtype"] == "mxfp4"  # the smallest: what it cannot hold, nothing can
     assert "max_model_len" not in planned
     assert planned["kv_cache_memory_bytes"] > 1 << 40
@@ -156,8 +160,8 @@ def test_an_unreadable_flag_causes_no_refusal_by_the_planner(quickstart: dict[st
 # The adapter.
 
 
-def test_the_server_command_is_rendered_flag_by_flag(recipe: Recipe) -> None:
-    command = GnomonAdapter().serve(recipe, ServerAddress("127.0.0.1", 4321, "nano"))
+def test_the_server_command_is_rendered_flag_by_flag(point: Point) -> None:
+    command = GnomonAdapter().serve(point, ServerAddress("127.0.0.1", 4321, "nano"))
     assert " ".join(command.argv[1:]) == (
         "-m gnomon serve nano --host 127.0.0.1 --port 4321 --served-model-name nano "
         "--kv-cache-dtype mxfp4 --index-cache-dtype mxfp4 --max-model-len 8192 --max-num-seqs 8 "
@@ -171,10 +175,11 @@ def test_a_flag_that_is_off_is_said_to_be_off() -> None:
     assert render_flags(flags) == ["--no-enable-prefix-caching", "--max-num-seqs", "4"]
 
 
-def test_what_is_asked_and_what_follows_from_it_is_attested(quickstart: dict[str, Any]) -> None:
-    quickstart["engine"]["flags"] = {"kv_cache_dtype": {"value": "auto", "why": "the default"}}
-    recipe = Recipe.model_validate(quickstart)
-    settings = GnomonAdapter().settings(recipe, {"num_blocks": 7, "block_bytes": 99})
+def test_what_is_asked_and_what_follows_from_it_is_attested(point: Point) -> None:
+    kv = KvSpec(layout=Flag(value="auto", why="the default"))
+    settings = GnomonAdapter().settings(
+        point.model_copy(update={"kv": kv}), {"num_blocks": 7, "block_bytes": 99}
+    )
     asked = {setting.name: setting.asked for setting in settings}
     assert asked["kv_cache_dtype"] == asked["index_cache_dtype"] == "bf16"
     assert asked["num_blocks"] == 7
@@ -202,7 +207,7 @@ def test_a_refusal_of_the_planner_points_at_the_flag_it_names() -> None:
     answer = '{"ok": false, "refusals": [{"code": "c", "message": "too small", "remedy": "Raise --max-model-len."}]}'  # noqa: E501
     report = check_plan(scripted_planner(answer, 2), "nano", {}, 30, CancelToken())
     assert not report.ok
-    assert report.problems[0].path == "engine.flags.max_model_len.value"
+    assert report.problems[0].path == "limits.max_model_len.value"
 
 
 @pytest.mark.parametrize(

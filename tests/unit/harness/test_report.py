@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gnomon.harness.adapters.catalogue import ADAPTERS
+from gnomon.harness.adapters.protocol import Command
 from gnomon.harness.cancel import CancelToken, Cause
 from gnomon.harness.display import PlainDisplay
 from gnomon.harness.evals.model import Outcome, SuiteResult
@@ -16,10 +18,9 @@ from gnomon.harness.evidence.manifest import RunState, StageRecord, StageState
 from gnomon.harness.evidence.seen import Evidence
 from gnomon.harness.evidence.verdicts import Check, CheckState, Scope
 from gnomon.harness.launch.supervisor import Teardown
-from gnomon.harness.recipes.adapter import ADAPTERS, Command
 from gnomon.harness.recipes.load import CheckedRecipe
 from gnomon.harness.recipes.plan import PlanReport
-from gnomon.harness.recipes.schema import Recipe
+from gnomon.harness.recipes.point import Point
 from gnomon.harness.replay.results import ReplayResult
 from gnomon.harness.report.build import byte_size, number, render_report, shell_lines
 from gnomon.harness.run import Run
@@ -33,10 +34,10 @@ WELL = Teardown(0, True, (), (), False, 0.5)
 
 
 @pytest.fixture
-def open_run(recipe: Recipe, tmp_path: Path) -> Callable[..., Run]:
+def open_run(point: Point, tmp_path: Path) -> Callable[..., Run]:
     def make(**changes: Any) -> Run:
         plan = PlanReport(Command(("python", "-m", "gnomon", "plan"), {}), True, (), PLAN)
-        changed = recipe.model_copy(update=changes)
+        changed = point.model_copy(update=changes)
         checked = CheckedRecipe(Path("r.yaml"), "name: x\n", changed, ADAPTERS["gnomon"], plan)
         return Run.open(checked, tmp_path / "runs", CancelToken(), PlainDisplay(lambda _: None))
 

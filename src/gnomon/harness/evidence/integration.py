@@ -13,17 +13,17 @@ from gnomon.harness.evidence.verdicts import (
     verdict,
 )
 from gnomon.harness.launch.supervisor import Teardown
-from gnomon.harness.recipes.schema import Recipe
+from gnomon.harness.recipes.point import Point
 from gnomon.harness.replay.results import ReplayResult
 
 
-def integration_verdict(recipe: Recipe, seen: Evidence) -> Verdict:
+def integration_verdict(point: Point, seen: Evidence) -> Verdict:
     """Do the parts work together: from the machine's preflight to the empty machine after."""
-    scope = recipe.scope
+    scope = point.scope
     checks = [*seen.preflight, *_ready_checks(seen, scope)]
-    if recipe.replay is not None:
-        checks.extend(_replay_checks(recipe, seen.replay, scope))
-    for spec in recipe.evals:
+    if point.replay is not None:
+        checks.extend(_replay_checks(point, seen.replay, scope))
+    for spec in point.evals:
         checks.append(_answered(spec, seen, scope))
     checks.extend(_teardown_checks(seen.teardown, scope))
     if seen.failed_stage is not None:
@@ -50,7 +50,7 @@ def _ready_checks(seen: Evidence, scope: Scope) -> list[Check]:
     return [health, *(seen.attestation or (not_run("attestation", scope),))]
 
 
-def _replay_checks(recipe: Recipe, replay: ReplayResult | None, scope: Scope) -> list[Check]:
+def _replay_checks(point: Point, replay: ReplayResult | None, scope: Scope) -> list[Check]:
     if replay is None:
         return [not_run("replay: every request answered", scope)]
     counts = replay.counts
@@ -75,7 +75,7 @@ def _replay_checks(recipe: Recipe, replay: ReplayResult | None, scope: Scope) ->
         check(f"replay: {finding.name}", finding.passed, finding.evidence, scope, counts.recorded)
         for finding in replay.findings
     )
-    if recipe.replay is not None and recipe.replay.traces.subagents:
+    if point.replay is not None and point.replay.traces.subagents:
         below = sum(record.agent_depth > 0 and record.completed for record in replay.records)
         checks.append(
             check(
@@ -86,7 +86,7 @@ def _replay_checks(recipe: Recipe, replay: ReplayResult | None, scope: Scope) ->
                 below,
             )
         )
-    caching = recipe.engine.flags.enable_prefix_caching
+    caching = point.kv.prefix_caching
     if caching is not None and caching.value:
         checks.append(_cache_was_used(replay, scope))
     return checks

@@ -11,13 +11,13 @@ from gnomon.harness.evidence.performance import performance_verdict
 from gnomon.harness.evidence.quality import quality_verdict
 from gnomon.harness.evidence.seen import Evidence
 from gnomon.harness.evidence.verdicts import Verdicts
-from gnomon.harness.recipes.schema import Recipe
+from gnomon.harness.recipes.point import Point
 
 
-def judge(recipe: Recipe, seen: Evidence) -> Verdicts:
+def judge(point: Point, seen: Evidence) -> Verdicts:
     """All three verdicts of a run, whatever its state."""
     return Verdicts(
-        integration=integration_verdict(recipe, seen),
-        quality=quality_verdict(recipe, seen),
-        performance=performance_verdict(recipe, seen),
+        integration=integration_verdict(point, seen),
+        quality=quality_verdict(point, seen),
+        performance=performance_verdict(point, seen),
     )

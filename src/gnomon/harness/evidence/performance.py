@@ -14,14 +14,14 @@ from gnomon.harness.evidence.verdicts import (
     VerdictKind,
     verdict,
 )
-from gnomon.harness.recipes.schema import Recipe
+from gnomon.harness.recipes.point import Point
 from gnomon.harness.replay.results import ReplayResult
 
 
-def performance_verdict(recipe: Recipe, seen: Evidence) -> Verdict:
+def performance_verdict(point: Point, seen: Evidence) -> Verdict:
     """How fast the server was, over a population that is whole."""
-    scope, replay = recipe.scope, seen.replay
-    if recipe.replay is None:
+    scope, replay = point.scope, seen.replay
+    if point.replay is None:
         return verdict(VerdictKind.PERFORMANCE, (), "Not run: the recipe has no replay.")
     if replay is None or not replay.records:
         return verdict(
@@ -30,7 +30,7 @@ def performance_verdict(recipe: Recipe, seen: Evidence) -> Verdict:
             "Not run: there are no measured requests.",
         )
     figures = replay_figures(replay, scope)
-    checks = _performance_checks(recipe, replay, figures)
+    checks = _performance_checks(point, replay, figures)
     words = {
         Scope.SMOKE: "Measured, at smoke scope: proof of the path, not numbers to compare.",
         Scope.DIAGNOSTIC: "Measured, at diagnostic scope: not to be published.",
@@ -44,10 +44,8 @@ def performance_verdict(recipe: Recipe, seen: Evidence) -> Verdict:
     )
 
 
-def _performance_checks(
-    recipe: Recipe, replay: ReplayResult, figures: FigureSet
-) -> Sequence[Check]:
-    scope, counts = recipe.scope, replay.counts
+def _performance_checks(point: Point, replay: ReplayResult, figures: FigureSet) -> Sequence[Check]:
+    scope, counts = point.scope, replay.counts
     withheld = "; ".join(f"{item.metric}: {item.reason}" for item in figures.withheld)
     checks = [
         check(

@@ -13,33 +13,33 @@ from gnomon.harness.evidence.verdicts import (
     VerdictKind,
     verdict,
 )
-from gnomon.harness.recipes.schema import Recipe
+from gnomon.harness.recipes.point import Point
 from gnomon.harness.stats.intervals import wilson
 
 
-def quality_verdict(recipe: Recipe, seen: Evidence) -> Verdict:
+def quality_verdict(point: Point, seen: Evidence) -> Verdict:
     """How well the model answers, where its weights can have a quality at all."""
-    checks = [_quality_check(spec, recipe, seen) for spec in recipe.evals]
+    checks = [_quality_check(spec, point, seen) for spec in point.evals]
     if not checks:
         summary = "Not run: the recipe has no evaluations."
     elif all(item.state is CheckState.NOT_RUN for item in checks):
         summary = "Not run: the run ended before the evaluations."
-    elif recipe.model.weights == "random":
+    elif point.model.weights == "random":
         summary = (
             "Not applicable to this model: its weights are random. The cases show that requests, "
             "tools and parsers work, not how well a model answers."
         )
     else:
         measured = sum(item.state is CheckState.PASSED for item in checks)
-        summary = f"{measured} of {len(checks)} suites have a score ({recipe.scope} scope)."
+        summary = f"{measured} of {len(checks)} suites have a score ({point.scope} scope)."
     return verdict(VerdictKind.QUALITY, checks, summary)
 
 
-def _quality_check(spec: BfclSpec, recipe: Recipe, seen: Evidence) -> Check:
+def _quality_check(spec: BfclSpec, point: Point, seen: Evidence) -> Check:
     name = f"{suite_name(spec)}: score"
     result = result_of(spec, seen)
     if result is None:
-        return not_run(name, recipe.scope)
+        return not_run(name, point.scope)
     counted = f"{result.passed} of {result.expected} cases passed"
 
     def make(state: CheckState, evidence: str, figures: tuple[Figure, ...] = ()) -> Check:
@@ -53,7 +53,7 @@ def _quality_check(spec: BfclSpec, recipe: Recipe, seen: Evidence) -> Check:
             artifacts=("evals.json",),
         )
 
-    if recipe.model.weights == "random":
+    if point.model.weights == "random":
         return make(
             CheckState.NOT_APPLICABLE, f"{counted}; random weights give no quality to measure."
         )

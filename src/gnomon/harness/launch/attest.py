@@ -12,13 +12,13 @@ from typing import Any
 
 import httpx
 
+from gnomon.harness.adapters.protocol import Setting
 from gnomon.harness.cancel import CancelToken, call_until_cancelled
 from gnomon.harness.errors import AttestationFailed
 from gnomon.harness.evidence.verdicts import Check, CheckState, Scope
 from gnomon.harness.launch import probes
 from gnomon.harness.launch.probes import Probe, ProbeFailed
 from gnomon.harness.nouns import ServerAddress
-from gnomon.harness.recipes.adapter import Setting
 
 _MISSING = object()
 

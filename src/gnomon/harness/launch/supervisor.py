@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from gnomon.harness.adapters.protocol import Command
 from gnomon.harness.cancel import CancelToken, Cause
 from gnomon.harness.errors import StageFailed
 from gnomon.harness.launch import processes
@@ -21,7 +22,6 @@ from gnomon.harness.launch.guardian import Guardian
 from gnomon.harness.launch.ports import is_listening
 from gnomon.harness.launch.processes import MARK_VARIABLE, Remnant
 from gnomon.harness.nouns import ServerAddress
-from gnomon.harness.recipes.adapter import Command
 
 LOG_TAIL_LINES = 12
 _KILL_WAIT_S = 10.0

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnomon.harness.adapters.gnomon import recipe_path
+from gnomon.harness.adapters.protocol import Command, EngineAdapter, FlagValue
 from gnomon.harness.cancel import CancelToken
 from gnomon.harness.errors import Problem
-from gnomon.harness.recipes.adapter import Command, EngineAdapter, FlagValue
-from gnomon.harness.recipes.schema import GnomonFlags
 
 _OPTION = re.compile(r"--([a-z][a-z0-9-]+)")
 _POLL_S = 0.05
@@ -61,6 +61,8 @@ def check_plan(
         RunCancelled: the token was set.
     """
     command = adapter.plan(model, flags)
+    if command is None:
+        return PlanReport(Command((), {}), True, (), {})
     try:
         code, out, err = _run(command, deadline_s, cancel)
     except TimeoutError:
@@ -93,9 +95,9 @@ def _problem(refusal: Mapping[str, Any]) -> Problem:
     message, remedy = str(refusal.get("message", "")), str(refusal.get("remedy", ""))
     path = "engine.flags"
     for option in _OPTION.findall(f"{message} {remedy}"):
-        name = option.removeprefix("no-").replace("-", "_")
-        if name in GnomonFlags.model_fields:
-            path = f"engine.flags.{name}.value"
+        named = recipe_path(option.removeprefix("no-").replace("-", "_"))
+        if named is not None:
+            path = named
             break
     return Problem(path, message, remedy)
 

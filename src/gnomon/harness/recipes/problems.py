@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import types
-import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from gnomon.harness.errors import Problem
-from gnomon.harness.recipes.schema import Flag
+from gnomon.harness.recipes.flags import Flag
+from gnomon.harness.recipes.locate import Location, locate
+from gnomon.harness.recipes.merge import ARM_KEYS, EXTENDS
+from gnomon.harness.recipes.schema import Recipe
 
 
 def dotted(location: Sequence[int | str]) -> str:
@@ -22,51 +24,111 @@ def dotted(location: Sequence[int | str]) -> str:
     return path or "recipe"
 
 
-def problems_of(error: ValidationError, root: type[BaseModel]) -> list[Problem]:
-    """Every fault of a validation error, each with what to change."""
-    return [_problem(dict(fault), root) for fault in error.errors(include_url=False)]
+@dataclass(frozen=True)
+class _Fault:
+    """One validation error, at its place in the file."""
+
+    kind: str
+    path: Location
+    written: str
+    model: type[BaseModel] | None
+    owner: type[BaseModel] | None
+    given: object
+    message: str
+    context: Mapping[str, Any]
+
+    @property
+    def known_keys(self) -> set[str]:
+        """Keys that the mapping around the fault may have."""
+        if self.owner is None:
+            return set()
+        shared = ARM_KEYS | {EXTENDS} if self.owner is Recipe else set()
+        return set(self.owner.model_fields) | shared
 
 
-def _problem(fault: dict[str, Any], root: type[BaseModel]) -> Problem:
-    location: tuple[int | str, ...] = fault["loc"]
-    path, given = dotted(location), fault["input"]
-    kind = fault["type"]
-    if kind == "extra_forbidden":
-        return _unknown_key(location, root)
-    if kind == "missing":
-        owner = dotted(location[:-1])
-        what = "needs a reason" if location[-1] == "why" else f"needs {location[-1]!r}"
-        remedy = (
-            "Say in a sentence what would be different without this flag."
-            if location[-1] == "why"
-            else f"Add {location[-1]!r} to {owner}."
+def problems_of(
+    error: ValidationError,
+    root: type[BaseModel],
+    written: Callable[[Location], Location] = lambda path: path,
+) -> list[Problem]:
+    """Every fault of a validation error, each with what to change.
+
+    Args:
+        error: of the whole recipe.
+        root: its model.
+        written: from a place in the validated data to the place in the file.
+    """
+    problems: dict[str, Problem] = {}
+    for raw in error.errors(include_url=False):
+        place = locate(raw["loc"], root)
+        fault = _Fault(
+            kind=raw["type"],
+            path=place.path,
+            written=dotted(written(place.path)),
+            model=place.model,
+            owner=place.owner,
+            given=raw["input"],
+            message=str(raw["msg"]).removeprefix("Value error, "),
+            context=raw.get("ctx", {}),
         )
-        return Problem(path, f"{owner} {what}, which is missing.", remedy)
-    if kind == "literal_error" or kind == "enum":
-        return _unknown_value(path, given, _choices(fault))
-    if kind == "model_type":
-        return _wrong_shape(path, given, _model_at(location, root))
-    message = str(fault["msg"]).removeprefix("Value error, ")
-    if kind == "value_error":
-        return Problem(path, message, "")
-    return Problem(path, f"{given!r} is not accepted: {_lower_first(message)}.", "Correct it.")
+        problem = _problem(fault, written)
+        problems.setdefault(problem.path, problem)  # a union names one fault once for each member
+    return list(problems.values())
 
 
-def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> Problem:
-    key = str(location[-1])
-    owner = _model_at(location[:-1], root)
-    known = sorted(owner.model_fields) if owner is not None else []
+def _problem(fault: _Fault, written: Callable[[Location], Location]) -> Problem:
+    path, given = fault.written, fault.given
+    if fault.kind == "extra_forbidden":
+        return _unknown_key(fault)
+    if fault.kind == "missing":
+        return _missing(fault, dotted(written(fault.path[:-1])))
+    if fault.kind in ("literal_error", "enum"):
+        return _unknown_value(path, given, _choices(str(fault.context.get("expected", ""))))
+    if fault.kind == "union_tag_invalid":
+        key = str(fault.context.get("discriminator", "")).strip("'")
+        tags = _choices(str(fault.context.get("expected_tags", "")))
+        return _unknown_value(f"{path}.{key}", fault.context.get("tag"), tags)
+    if fault.kind == "union_tag_not_found":
+        key = str(fault.context.get("discriminator", "")).strip("'")
+        return Problem(
+            f"{path}.{key}", f"{path} needs {key!r}, which is missing.", f"Add {key!r} to {path}."
+        )
+    if fault.kind in ("model_type", "model_attributes_type"):
+        return _wrong_shape(path, given, fault.model)
+    if fault.kind == "value_error":
+        return Problem(path, _sentence(fault.message), "")
+    return Problem(
+        path, f"{given!r} is not accepted: {_lower_first(fault.message)}.", "Correct it."
+    )
+
+
+def _missing(fault: _Fault, owner: str) -> Problem:
+    name = fault.path[-1]
+    if name == "why":
+        return Problem(
+            fault.written,
+            f"{owner} needs a reason, which is missing.",
+            "Say in a sentence what would be different without this flag.",
+        )
+    return Problem(
+        fault.written, f"{owner} needs {name!r}, which is missing.", f"Add {name!r} to {owner}."
+    )
+
+
+def _unknown_key(fault: _Fault) -> Problem:
+    key = str(fault.path[-1])
+    known = sorted(fault.known_keys)
     nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     remedy = f"Did you mean {nearest[0]!r}? " if nearest else ""
     return Problem(
-        dotted(location),
+        fault.written,
         f"unknown key {key!r}.",
         f"{remedy}Remove it, or use one of: {', '.join(known)}.",
     )
 
 
 def _unknown_value(path: str, given: object, choices: Sequence[str]) -> Problem:
-    what = "layout" if "cache_dtype" in path else "value"
+    what = "layout" if path.endswith("layout.value") else "value"
     nearest = difflib.get_close_matches(str(given), choices, n=1, cutoff=0.5)
     hint = f"Did you mean {nearest[0]!r}? " if nearest else ""
     return Problem(
@@ -74,8 +136,7 @@ def _unknown_value(path: str, given: object, choices: Sequence[str]) -> Problem:
     )
 
 
-def _choices(fault: dict[str, Any]) -> list[str]:
-    expected = str(fault.get("ctx", {}).get("expected", ""))
+def _choices(expected: str) -> list[str]:
     return [part.strip(" '") for part in expected.replace(" or ", ", ").split(",") if part.strip()]
 
 
@@ -90,27 +151,8 @@ def _wrong_shape(path: str, given: object, model: type[BaseModel] | None) -> Pro
     return Problem(path, f"{given!r} is not a mapping.", f"Write it as a mapping with {keys}.")
 
 
-def _model_at(location: Sequence[int | str], root: type[BaseModel]) -> type[BaseModel] | None:
-    """The model that describes the value at a location, following fields and list items."""
-    current: type[BaseModel] | None = root
-    for part in location:
-        if isinstance(part, int):
-            continue  # an item of a list has the list's model
-        if current is None or part not in current.model_fields:
-            return None
-        current = _model_in(current.model_fields[part].annotation)
-    return current
-
-
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType, tuple, typing.Annotated):
-        for argument in typing.get_args(annotation):
-            found = _model_in(argument)
-            if found is not None:
-                return found
-    return None
+def _sentence(text: str) -> str:
+    return f"{text[:1].lower()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
 def _lower_first(text: str) -> str:

@@ -104,6 +104,7 @@ class Page:
     bars: tuple[Bar, ...]
     total_s: float
     random_weights: bool
+    flags: tuple[tuple[str, Mapping[str, Any]], ...]
 
 
 def read_page(folder: RunFolder) -> Page:
@@ -140,6 +141,22 @@ def read_page(folder: RunFolder) -> Page:
         bars=bars,
         total_s=total_s,
         random_weights=random_weights,
+        flags=_flags(manifest.recipe),
+    )
+
+
+def _flags(recipe: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Everything the recipe sets for a reason: caches, limits, then the engine's own flags."""
+    engine = recipe.get("engine", {})
+    groups = (
+        *(("kv.", recipe.get("kv")), ("limits.", recipe.get("limits"))),
+        *(("", engine.get("flags")), ("env.", engine.get("env"))),
+    )
+    return tuple(
+        (f"{prefix}{name}", flag)
+        for prefix, group in groups
+        for name, flag in (group or {}).items()
+        if flag
     )
 
 
