@@ -21,6 +21,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "codes.cuh"
 #include "hopper.cuh"
 #include "tiles.cuh"
 
@@ -45,8 +46,6 @@ constexpr int kKept = 16;
 constexpr int64_t kNever = -(int64_t{1} << 62);
 constexpr int kIdBits = 31;
 constexpr int kCodeBytes = kTokens * 64;  // of a page
-
-enum Format { kMxfp4, kNvfp4 };
 
 template <bool kFp8>
 struct Shape {
@@ -75,12 +74,6 @@ struct Shared {
 __device__ __forceinline__ uint32_t ordered(float score) {
   const uint32_t bits = __float_as_uint(score + 0.0f);  // -0 counts as +0
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// Where byte `b` of chunk `c` (16 bytes along the head dim) of row `r` of an operand lies.
-template <int kAlong>
-__device__ __forceinline__ int place(int r, int c) {
-  return c * kAlong + r / 8 * 128 + r % 8 * 16;
 }
 
 // ---- Unpacking -------------------------------------------------------------------------------
@@ -115,50 +108,9 @@ struct Packed {
   // The largest scale byte of the page.
   __device__ __forceinline__ int largest() const {
     if constexpr (kFormat != kMxfp4) return 0;
-    const uint32_t low = __vmaxu2(__vmaxu2(all.x & 0xFF00FFu, all.y & 0xFF00FFu),
-                                  __vmaxu2(all.z & 0xFF00FFu, all.w & 0xFF00FFu));
-    const uint32_t high = __vmaxu2(__vmaxu2(all.x >> 8 & 0xFF00FFu, all.y >> 8 & 0xFF00FFu),
-                                   __vmaxu2(all.z >> 8 & 0xFF00FFu, all.w >> 8 & 0xFF00FFu));
-    const uint32_t most = __vmaxu2(low, high);
-    return __reduce_max_sync(~0u, max(most & 0xFFFFu, most >> 16));
+    return largest_byte(all);
   }
 };
-
-// Bits 7 (sign) and 4..2 (magnitude) of every byte: the even codes as they are, or the odd ones.
-// Other bits are not cleared.
-__device__ __forceinline__ uint32_t odd_codes(uint32_t w) {
-  const uint32_t up = w << 2, down = w >> 2;
-  return (up & 0x8C8C8C8Cu) | (down & ~0x8C8C8C8Cu);
-}
-
-__device__ __forceinline__ uint32_t times_half2(uint32_t a, uint32_t b) {
-  uint32_t out;
-  asm("mul.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-  return out;
-}
-
-__device__ __forceinline__ uint32_t times_bf162(uint32_t a, uint32_t b) {
-  uint32_t out;
-  asm("mul.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-  return out;
-}
-
-// Four codes times a power of two, as e4m3. Codes are read as fp16 of 2^-14 times their value; the
-// product's bits, without the top one of its exponent (0 by choice of the factor), are e4m3's.
-__device__ __forceinline__ uint32_t four_e4m3(uint32_t w, uint32_t factor) {
-  const uint32_t a = times_half2((w << 7) & 0x0E000E00u, factor);  // bytes 0 and 2
-  const uint32_t b = times_half2((w >> 1) & 0x0E000E00u, factor);  // bytes 1 and 3
-  const uint32_t bytes = ((a >> 7) & 0x00FF00FFu) | ((b << 1) & 0xFF00FF00u);
-  return bytes | (w & 0x80808080u);
-}
-
-// Four codes times a factor, as bf16: bytes 0 and 2, then 1 and 3. Codes are read as bf16 of
-// 2^-126 times their value.
-__device__ __forceinline__ uint2 four_bf16(uint32_t w, uint32_t factor) {
-  const uint32_t a = ((w << 8) & 0x80008000u) | ((w << 4) & 0x01C001C0u);
-  const uint32_t b = (w & 0x80008000u) | ((w >> 4) & 0x01C001C0u);
-  return {times_bf162(a, factor), times_bf162(b, factor)};
-}
 
 // Factors of the four groups as packed pairs, MXFP4: powers of two below the page's largest scale.
 template <bool kFp8>
@@ -166,25 +118,15 @@ __device__ __forceinline__ void power_factors(uint32_t scales, int largest, uint
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
     const int below = largest - static_cast<int>(scales >> (8 * s) & 0xFF);
-    if constexpr (kFp8) to[s] = max(27 - below, 0) * 0x04000400u;   // fp16 2^(12 - below)
-    else to[s] = max(253 - below, 0) * 0x00800080u;                 // bf16 2^(126 - below)
+    to[s] = kFp8 ? half_power(below) : bf16_power(below);
   }
 }
 
-// NVFP4: the scales of the groups of 16 that hold the thread's codes, times 2^118, in bf16.
+// NVFP4: the scales of the groups of 16 that hold the thread's codes.
 __device__ __forceinline__ void e4m3_factors(const uint32_t (&scales)[2], int t, uint32_t (&to)[4]) {
-  const uint32_t select = t / 2 ? 0x7531 : 0x6420;  // byte 2 s + t / 2
-  const uint32_t mine = __byte_perm(scales[0], scales[1], select);
+  const uint32_t mine = __byte_perm(scales[0], scales[1], t / 2 ? 0x7531 : 0x6420);
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2(
-        static_cast<__nv_fp8x2_storage_t>(mine >> (16 * h)), __NV_E4M3);
-    const float2 both = __half22float2(__half2(raw));
-    const __nv_bfloat162 a = __float2bfloat162_rn(both.x * 0x1p118f);
-    const __nv_bfloat162 b = __float2bfloat162_rn(both.y * 0x1p118f);
-    to[2 * h] = *reinterpret_cast<const uint32_t*>(&a);
-    to[2 * h + 1] = *reinterpret_cast<const uint32_t*>(&b);
-  }
+  for (int s = 0; s < 4; ++s) to[s] = bf16_scales(__byte_perm(mine, 0, s * 0x11));
 }
 
 template <Format kFormat, bool kFp8>
@@ -208,7 +150,7 @@ __device__ __forceinline__ void unpack(const Packed<kFormat>& in, int largest, u
         *reinterpret_cast<uint32_t*>(page + place<kAlong>(token, 2 * s + 1) + 4 * t) =
             four_e4m3(odd, factor[s]);
       } else {
-        const uint2 a = four_bf16(even, factor[s]), b = four_bf16(odd, factor[s]);
+        const uint2 a = four_bf16(even, factor[s], factor[s]), b = four_bf16(odd, factor[s], factor[s]);
         *reinterpret_cast<uint4*>(page + place<kAlong>(token, 4 * s + t)) = {a.x, a.y, b.x, b.y};
       }
     }

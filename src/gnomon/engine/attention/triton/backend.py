@@ -9,6 +9,7 @@ import triton
 
 from gnomon.engine.attention.cuda import build
 from gnomon.engine.attention.cuda import prefill_select as cuda_prefill_select
+from gnomon.engine.attention.cuda import prefill_sparse as cuda_prefill_sparse
 from gnomon.engine.attention.cuda import select as cuda_select
 from gnomon.engine.attention.cuda import sparse as cuda_sparse
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
@@ -19,6 +20,10 @@ from gnomon.engine.attention.triton.select import select
 from gnomon.engine.attention.triton.sparse import sparse
 from gnomon.engine.attention.triton.write import write_field
 from gnomon.engine.cache.pools import LayerCache
+
+#: From so many rows of one request on, sparse attention goes by page instead of by row.
+_PREFILL_ROWS = 128
+_KERNELS = ("select", "prefill_select", "sparse", "prefill_sparse")
 
 
 class TritonBackend:
@@ -45,7 +50,7 @@ class TritonBackend:
         processors = 1 if interpreted else torch.cuda.get_device_properties().multi_processor_count
         self._arithmetic = Arithmetic(interpreted, processors)
         if self._hopper:
-            for kernel in ("select", "prefill_select", "sparse"):  # now, not in the middle of a step
+            for kernel in _KERNELS:  # now, not in the middle of a step
                 build.load(kernel)
 
     def write(
@@ -105,6 +110,12 @@ class TritonBackend:
         self, cache: LayerCache, rows: RowBatch, q: torch.Tensor, selection: Selection
     ) -> torch.Tensor:
         """Attend to selected blocks; see :func:`gnomon.engine.attention.triton.sparse.sparse`."""
+        if (
+            self._hopper
+            and self._plans.tiles(rows, rows.num_rows).widest >= _PREFILL_ROWS
+            and cuda_prefill_sparse.fits(cache, q, selection.blocks.shape[2])
+        ):
+            return cuda_prefill_sparse.sparse(cache, rows, q, selection)
         if self._hopper and cuda_sparse.fits(cache, q):
             return cuda_sparse.sparse(cache, rows, q, selection)
         return sparse(cache, rows, q, selection, self._arithmetic)
