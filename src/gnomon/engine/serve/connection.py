@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+import struct
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -145,7 +148,12 @@ class BoundedConnection(H11Protocol):
     def _end_soon_if_closing(self) -> None:
         """Closing waits until the client has read what is unsent, which it may never do."""
         if self.transport.is_closing():
-            self.loop.call_later(self._bounds.flush_s, self.transport.abort)
+            self.loop.call_later(self._bounds.flush_s, self._abort)
 
     def _abort(self) -> None:
+        """Reset the connection: the kernel drops what is unsent too."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):  # it is gone already
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()

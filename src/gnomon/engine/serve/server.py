@@ -31,6 +31,7 @@ _BACKLOG = 2048
 _IDLE_CONNECTION_S = 900
 _LAST_ANSWERS_S = 5  # how long open connections may take to hear that the server ends
 _POLL_S = 0.1
+_UNREAD_BYTES = 2**18  # of an answer, in the kernel, for each connection
 _SPARE_CONNECTIONS = 1024  # idle ones, and those that ask for anything but a generation
 _PROMPTS = 1024  # open at a time; a completions request may have several
 
@@ -188,7 +189,10 @@ def _listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        # Connections inherit it. The kernel would grow it to megabytes for one who does not read.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD_BYTES)
+        return listener
     except OSError as error:
         raise OptionsError(
             f"cannot listen on {host} port {port}: {error.strerror}; choose another --host or "
