@@ -13,6 +13,7 @@ from gnomon.harness.adapters.catalogue import ADAPTERS
 from gnomon.harness.adapters.protocol import EngineAdapter
 from gnomon.harness.errors import Problem
 from gnomon.harness.recipes.capabilities import Capabilities
+from gnomon.harness.recipes.coverage import Coverage, coverage_of
 from gnomon.harness.recipes.dram import dram_budget
 from gnomon.harness.recipes.golden import GoldenRow, GoldenTable
 from gnomon.harness.recipes.memory import MemoryVerdict, plan_memory, summary
@@ -84,19 +85,25 @@ class Expansion:
         points: one for each arm and concurrency, in the order of the recipe.
         evaluations: one more server for each arm that forces acceptance under load and is
             evaluated, and for each evaluated arm without load.
-        uncovered: arms with points that no evaluation of the same serving plan covers.
+        coverage: what asks each arm that has points.
+        unmatched: parts of the filter that fit nothing.
     """
 
     recipe: Recipe
     points: tuple[Planned, ...]
     evaluations: tuple[Planned, ...] = ()
-    uncovered: tuple[str, ...] = ()
-    unmatched: tuple[str, ...] = field(default=())
+    coverage: tuple[Coverage, ...] = ()
+    unmatched: tuple[str, ...] = ()
 
     @property
     def standing(self) -> tuple[Planned, ...]:
         """Points to be run."""
         return tuple(planned for planned in self.points if planned.stands)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Arms that cannot be published for want of an evaluation, each with the reason."""
+        return tuple(found.gap for found in self.coverage if found.gap is not None)
 
     @property
     def refused(self) -> tuple[Planned, ...]:
@@ -115,7 +122,7 @@ class Tables:
         adapters: engines by name.
     """
 
-    golden: GoldenTable = GoldenTable()
+    golden: GoldenTable = field(default_factory=GoldenTable)
     capabilities: Capabilities = field(default_factory=Capabilities.shipped)
     adapters: Mapping[str, EngineAdapter] = field(default_factory=lambda: ADAPTERS)
 
@@ -134,7 +141,7 @@ def expand(
     selection = selection or Selection()
     points: list[Planned] = []
     evaluations: list[Planned] = []
-    uncovered: list[str] = []
+    coverage: list[Coverage] = []
     for arm in recipe.arms:
         own = [_point(recipe, arm, value, "load", tables) for value in arm.concurrencies]
         if arm.evals and (not own or _forces(arm)):
@@ -142,14 +149,14 @@ def expand(
             evaluations.append(_point(recipe, arm, largest, "eval", tables))
         elif arm.evals:
             own[-1] = _riding(own[-1], arm)
-        if own and not arm.evals:
-            uncovered.append(arm.name)
+        if own:
+            coverage.append(coverage_of(arm))
         points.extend(own)
     return Expansion(
         recipe=recipe,
         points=_selected(points, selection),
         evaluations=_selected(evaluations, selection),
-        uncovered=tuple(uncovered),
+        coverage=tuple(coverage),
         unmatched=_unmatched([*points, *evaluations], selection),
     )
 
@@ -206,7 +213,7 @@ def _point(recipe: Recipe, arm: Arm, concurrency: int, profile: Profile, tables:
     word = f"c{concurrency}" if profile == "load" else "eval"
     update = {
         "id": f"{arm.name}-{word}-{identity(point)[:_ID_DIGITS]}",
-        "blockers": blockers(point, row, memory, bool(arm.evals)),
+        "blockers": blockers(point, row, memory, coverage_of(arm).gap),
     }
     return Planned(
         point=point.model_copy(update=update),

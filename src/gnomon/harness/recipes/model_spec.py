@@ -94,6 +94,7 @@ class DraftSpec(BaseModel):
         revision: of its checkpoint.
         checkpoint_bytes: size on disk, at least.
         cache: what a token costs in the draft's own pool.
+        attention: of its layers, which decides the kernels that can serve it.
         outside_budget: device memory it takes beside the engine's budget, on one rank.
     """
 
@@ -103,6 +104,7 @@ class DraftSpec(BaseModel):
     revision: Revision
     checkpoint_bytes: MaybeBytes = UNKNOWN
     cache: CacheShape | Unknown = UNKNOWN
+    attention: Literal["mha", "gqa", "mla"] | Unknown = UNKNOWN
     outside_budget: ByteSize = 0
 
 

@@ -98,15 +98,13 @@ class Router(BaseModel):
         name: program.
         version: release.
         affinity: how the turns of a session find the replica that caches them.
-        session_ttl_s: how long it remembers a session.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(min_length=1)]
     version: Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]*$")]
-    affinity: Literal["consistent_hash", "kv", "random", "session"] = "session"
-    session_ttl_s: Annotated[int, Field(ge=1)] | None = None
+    affinity: Literal["consistent_hash", "kv", "random"]
 
 
 class Topology(Parallelism):

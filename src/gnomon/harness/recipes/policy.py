@@ -176,7 +176,7 @@ def broken_rules(point: Point) -> tuple[Problem, ...]:
 
 
 def blockers(
-    point: Point, row: GoldenRow | None, memory: MemoryVerdict, covered: bool
+    point: Point, row: GoldenRow | None, memory: MemoryVerdict, gap: str | None
 ) -> tuple[str, ...]:
     """Every reason why numbers of a point could not be published.
 
@@ -184,7 +184,7 @@ def blockers(
         point: it.
         row: golden acceptance it is held to, None where none is forced.
         memory: what the planner says.
-        covered: whether its serving plan is evaluated.
+        gap: why its serving plan counts as not evaluated, None if it does not.
     """
     found = [
         f"{problem.path} {problem.message}" for rule in PUBLISHING for problem in rule.broken(point)
@@ -193,6 +193,6 @@ def blockers(
         found.append(f"the golden curve of {row.draft} does not say which revision it measured")
     if memory.state == "unpriced":
         found.extend(f"memory {reason}" for reason in memory.reasons)
-    if not covered:
-        found.append(f"no evaluation asks the serving plan of arm {point.arm}")
+    if gap is not None:
+        found.append(gap)
     return tuple(found)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Tag
 from gnomon.harness.recipes.engine_spec import EngineSpec
 from gnomon.harness.recipes.flags import Count, Flag
 from gnomon.harness.recipes.model_spec import CacheLayoutName, ModelSpec, SpeculationSpec
-from gnomon.harness.recipes.place_spec import HardwareSpec, OffloadSpec, Topology
+from gnomon.harness.recipes.place_spec import HardwareSpec, OffloadSpec, Parallelism, Topology
 
 
 class KvSpec(BaseModel):
@@ -138,21 +138,32 @@ class Serving(BaseModel):
             return self.limits.seqs_per_session.value * concurrency
         return None
 
-    def graph_tokens(self, concurrency: int) -> int | None:
+    def rank_sequences(self, concurrency: int, ranks: Parallelism | None = None) -> int | None:
+        """Sequences of one data-parallel rank, each of which has a scheduler of its own.
+
+        Args:
+            concurrency: sessions alive at once.
+            ranks: parallelism of one worker; of the deployment by default.
+        """
+        sequences = self.sequences(concurrency)
+        if sequences is None:
+            return None
+        shape = ranks or self.topology
+        return -(-sequences // (shape.tp if shape.dp_attention else shape.dp))
+
+    def graph_tokens(self, concurrency: int, ranks: Parallelism | None = None) -> int | None:
         """Largest captured graph in tokens of one data-parallel rank; None: the engine's default.
 
         The ladder of decoding graphs counts tokens, not sequences; and each data-parallel rank
         runs only its share of the sequences (sizing it for all of them runs out of memory at
         capture).
+
+        Args:
+            concurrency: sessions alive at once.
+            ranks: parallelism of one worker; of the deployment by default.
         """
         rule = self.limits.graph_tokens
-        if rule is None:
-            return None
-        if rule.value != "from_sequences":
-            return rule.value
-        sequences = self.sequences(concurrency)
-        if sequences is None:
-            return None
-        shape = self.topology
-        ranks = shape.tp if shape.dp_attention else shape.dp
-        return -(-sequences // ranks) * self.verified_tokens
+        if rule is None or rule.value != "from_sequences":
+            return rule.value if rule is not None and isinstance(rule.value, int) else None
+        sequences = self.rank_sequences(concurrency, ranks)
+        return None if sequences is None else sequences * self.verified_tokens
