@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import random
+import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,8 +23,17 @@ log = logging.getLogger(__name__)
 
 MAX_SOURCE_BYTES = 1024 * 1024
 MAX_GRAMMAR_BYTES = 128 * 1024 * 1024
+MAX_WORK = 200_000_000
+"""Most character classes times tokens of a grammar: each pair costs about 0.1 µs to compile."""
+MASK_BUDGET_S = 0.05
+"""What a mask may take; a grammar whose masks take longer on average is refused."""
 _CACHED = 128
 _CACHED_BYTES = 512 * 1024 * 1024
+_RULES_BYTES = 256 * 1024 * 1024  # of rules that grammars share, kept by the library
+_PROBED = 24  # tokens
+_THREADS = 4
+_CLASS = re.compile(r'"(?:\\.|[^"\\])*"|\[(\^?)(?:\\.|[^\]\\])*\](?:\{(\d+)(?:,(\d*))?\})?')
+_EXPANDED = 128  # a longer repetition is counted
 
 
 class GrammarCompiler:
@@ -44,6 +57,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._cache: OrderedDict[bytes, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
+        self._size = 0
 
     @property
     def cached(self) -> tuple[int, int]:
@@ -78,7 +92,11 @@ class GrammarCompiler:
                 xgrammar.VocabType.RAW,
                 stop_token_ids=self._stop_token_ids,
             )
-            self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+            self._size = info.vocab_size
+            threads = max(1, min(_THREADS, len(os.sched_getaffinity(0)) - 1))
+            self._compiler = xgrammar.GrammarCompiler(
+                info, max_threads=threads, cache_enabled=True, cache_limit_bytes=_RULES_BYTES
+            )
         return self._compiler
 
     def _compile(self, key: bytes, source: str) -> Any:
@@ -90,8 +108,14 @@ class GrammarCompiler:
         with self._lock:
             if key in self._cache:  # an equal one was compiled while this one waited
                 return self._cache[key][0]
+        library = self._prepared()
+        if work(source) * self._size > MAX_WORK:
+            raise AdmissionError(
+                "the patterns and lengths of the request's schemas take too long to compile for "
+                f"a vocabulary of {self._size} tokens; simplify them"
+            )
         try:
-            compiled = self._prepared().compile_grammar(source)
+            compiled = library.compile_grammar(source)
         except (RuntimeError, ValueError, TypeError) as error:
             log.warning("a grammar does not compile: %s", error)
             raise AdmissionError(
@@ -103,6 +127,12 @@ class GrammarCompiler:
                 f"the request's schemas compile to {size >> 20} MiB, more than the "
                 f"{MAX_GRAMMAR_BYTES >> 20} MiB a request may take; send smaller schemas"
             )
+        seconds = probe(compiled, self._size)
+        if seconds > MASK_BUDGET_S:
+            raise AdmissionError(
+                f"the request's schemas take {seconds * 1e3:.0f} ms a token to follow, more than "
+                f"the {MASK_BUDGET_S * 1e3:.0f} ms a request may take; simplify their alternatives"
+            )
         self._keep(key, compiled, size)
         return compiled
 
@@ -113,3 +143,41 @@ class GrammarCompiler:
             while len(self._cache) > _CACHED or self._bytes > _CACHED_BYTES:
                 _, (_, gone) = self._cache.popitem(last=False)
                 self._bytes -= gone
+
+
+def work(source: str) -> int:
+    """Character classes of a grammar, those of short repetitions counted as often as they repeat.
+
+    What a class costs to compile grows with the vocabulary, so this bounds the time.
+    """
+    total = 0
+    for found in _CLASS.finditer(source):
+        if found.group(1) is None:  # a string
+            continue
+        least, most = int(found.group(2) or 1), int(found.group(3) or 0)
+        # A negated class is counted, not expanded.
+        total += 1 if found.group(1) else min(max(least, most), _EXPANDED)
+    return total
+
+
+def probe(compiled: Any, vocab_size: int) -> float:
+    """Mean seconds of a mask along a random reply."""
+    import numpy as np
+    import xgrammar
+
+    rng = random.Random(0)
+    matcher = xgrammar.GrammarMatcher(compiled)
+    bitmask = xgrammar.allocate_token_bitmask(1, vocab_size)
+    seconds, masks = 0.0, 0
+    while masks < _PROBED and not matcher.is_terminated():
+        started = time.perf_counter()
+        matcher.fill_next_token_bitmask(bitmask, 0)
+        seconds += time.perf_counter() - started
+        masks += 1
+        allowed = np.unpackbits(bitmask.numpy().view(np.uint8), bitorder="little").nonzero()[0]
+        if not len(allowed):
+            break
+        started = time.perf_counter()
+        matcher.accept_token(int(rng.choice(allowed)))
+        seconds += time.perf_counter() - started
+    return seconds / max(masks, 1)

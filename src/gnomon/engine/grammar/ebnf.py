@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _MAX_BYTES = 512 * 1024
-_GROUP = 16
-_COUNTED_SINGLY = 48
 EMPTY = '""'
 
 
@@ -50,28 +48,11 @@ class Grammar:
                 f"the grammar of these schemas is larger than {_MAX_BYTES // 1024} KiB"
             )
 
-    def counted(self, char: str, least: int, most: int) -> str:
-        """``least`` to ``most`` characters, in groups: that compiles ten times faster."""
-        if most < _COUNTED_SINGLY:
-            return f"{char}{{{least},{most}}}"
-        group = self.rule(f"{char}{{{_GROUP}}}")
-        start = " ".join(_groups(group, char, *divmod(least, _GROUP)))
-        whole, rest = divmod(most - least, _GROUP)
-        options = [" ".join(_groups(group, char, whole, 0)) + f" {char}{{0,{rest}}}"]
-        if whole:
-            options.append(f"{group}{{0,{whole - 1}}} {char}{{0,{_GROUP - 1}}}")
-        return f"{start} ({' | '.join(options)})".strip()
-
     def source(self, root: str) -> str:
         """The whole grammar, starting at ``root``."""
         lines = [f"root ::= {root}"]
         lines += [f"{name} ::= {body}" for name, body in self._rules.items() if body is not None]
         return "\n".join(lines) + "\n"
-
-
-def _groups(group: str, char: str, whole: int, rest: int) -> list[str]:
-    found = [f"{group}{{{whole}}}"] if whole else []
-    return [*found, f"{char}{{{rest}}}"] if rest else found
 
 
 def literal(text: str) -> str:

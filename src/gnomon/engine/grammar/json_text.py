@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gnomon.engine.grammar import numbers, regex
+from gnomon.engine.grammar.automaton import Automaton, Ranges, complement, without
 from gnomon.engine.grammar.ebnf import (
     EMPTY,
     Grammar,
@@ -32,15 +33,18 @@ from gnomon.engine.grammar.nodes import (
     Text,
     Values,
 )
+from gnomon.engine.grammar.states import written
 
 _QUOTE, _BACKSLASH, _BRACKET = (0x22, 0x22), (0x5C, 0x5C), (0x5D, 0x5D)
 _CONTROLS = (0x00, 0x1F)
 _BARE = [_QUOTE, _BACKSLASH, _BRACKET, _CONTROLS]
 _ESCAPE = r'"\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
 _SHORT_ESCAPES = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
+_SURROGATES = (0xD800, 0xDFFF)
+_UNSPELLED = without([_CONTROLS], [(point, point) for point in _SHORT_ESCAPES])
+_SPELLED = complement([*_UNSPELLED, _SURROGATES])
 MAX_LENGTH = 100_000
-_GROUP = 16
-_MAX_CHAIN = 256  # groups with a rule each; beyond, groups are repeated
+_MAX_CHAIN = 64  # characters with a rule each; of longer strings, none is escaped
 _MAX_COUNTED = 64
 
 
@@ -53,8 +57,8 @@ class JsonText:
         self._limits = limits
         self._references: dict[str, str] = {}
         self._shared: dict[str, str] = {}
-        self._exact: list[str] = []
-        self._most: list[str] = []
+        self._chain: dict[tuple[int, int | None], str] = {}
+        self._patterns: dict[regex.Pattern, str] = {}
 
     def body(self, node: Node) -> str:
         """The JSON texts of a node's values."""
@@ -95,58 +99,63 @@ class JsonText:
             self._grammar.define(self._references[name], self.body(self._named[name]))
         return self._references[name]
 
-    # Strings
+    # Strings. Every text can be written in one way only, and whether a token fits depends on no
+    # rule around the string: either makes masks a hundred times slower where it is missed.
 
     def _text(self, node: Text) -> str:
         if node.pattern is not None:
-            inner = regex.body(node.pattern, _json_char, f"{self._char()}{{0,32}}")
-            return self._grammar.rule(f'"\\"" ({inner}) "\\""')
+            return self._pattern(node.pattern)
         longest = node.longest
         if longest is None and self._limits.text is not None:
             longest = max(self._limits.text, node.shortest)
         if node.shortest > MAX_LENGTH:
             raise SchemaUnsupported("", "minLength", f"is more than {MAX_LENGTH}")
-        start = f'"\\"" {self._exactly(node.shortest)}'
-        if longest is None:
-            return f"{start} {self._rest_of_string()}"
-        return f"{start} {self._at_most(min(longest, MAX_LENGTH) - node.shortest)}"
-
-    # Escapes make a character a rule of its own, and repeating such a rule makes masks a hundred
-    # times slower. So characters are counted by chains of rules, in groups to keep those short.
-
-    def _links(self) -> tuple[list[str], list[str]]:
-        """Rules for exactly, and for at most, a number of characters up to a group."""
-        if not self._exact:
-            bare, escape = char_class(_BARE, negated=True), self._escape()
-            self._exact, self._most = [EMPTY], [EMPTY]
-            for _ in range(_GROUP):
-                one, less = self._exact[-1], self._most[-1]
-                self._exact.append(self._grammar.rule(f"{bare} {one} | {escape} {one}"))
-                self._most.append(self._grammar.rule(f'"" | {bare} {less} | {escape} {less}'))
-        return self._exact, self._most
-
-    def _exactly(self, count: int) -> str:
-        exact, _ = self._links()
-        whole, rest = divmod(count, _GROUP)
-        return f"{exact[_GROUP]}{{{whole}}} {exact[rest]}" if whole else exact[rest]
-
-    def _at_most(self, count: int) -> str:
-        """Up to ``count`` characters and the closing quote."""
-        exact, most = self._links()
-        whole, rest = divmod(count, _GROUP)
-        groups = min(whole, _MAX_CHAIN)
-        name = self._grammar.rule(f'{most[rest]} "\\""')
-        for at in range(groups):
-            more = f"{exact[_GROUP]} {name}"
-            if at == groups - 1 and whole > groups:
-                more = f"{exact[_GROUP]}{{1,{whole - groups + 1}}} {name}"
-            name = self._grammar.rule(f'{most[_GROUP - 1]} "\\"" | {more}')
-        return name
-
-    def _char(self) -> str:
-        """One character of a string whose length counts: any but a closing bracket."""
+        most = None if longest is None else min(longest, MAX_LENGTH)
+        if max(node.shortest, most or 0) <= _MAX_CHAIN:
+            return f'"\\"" {self._counted(node.shortest, most)}'
         bare = char_class(_BARE, negated=True)
-        return self._once("char", lambda: f"{bare} | {self._escape()}")
+        if most is None:
+            return f'"\\"" {bare}{{{node.shortest}}} {self._rest_of_string()}'
+        return f'"\\"" {bare}{{{node.shortest},{most}}} "\\""'
+
+    def _pattern(self, pattern: regex.Pattern) -> str:
+        if pattern not in self._patterns:
+            limit = self._limits.text
+            form = pattern.form if limit is None else pattern.limited(limit)
+            if isinstance(form, regex.Run):
+                form = regex.restricted(form, complement([*_BARE, _SURROGATES]))
+                assert isinstance(form, regex.Run)
+                body = f'{form.body()} "\\""'
+            else:
+                form = regex.restricted(form, _SPELLED)
+                assert isinstance(form, Automaton)
+                body = written(self._grammar, form, self._spell, '"\\""')
+            self._patterns[pattern] = self._grammar.rule(f'"\\"" {body}')
+        return self._patterns[pattern]
+
+    def _spell(self, ranges: Ranges) -> list[str]:
+        """A character of ranges as JSON spells it, by itself or escaped."""
+        bare = regex.raw_char(ranges, _BARE)
+        escaped = [literal("\\" + letter) for point, letter in _SHORT_ESCAPES.items()
+                   if any(low <= point <= high for low, high in ranges)]  # fmt: skip
+        if any(low <= 0x5D <= high for low, high in ranges):
+            escaped.append('"\\\\u005d"')
+        found = [] if bare is None else [bare]
+        return [*found, self._grammar.rule(either(escaped))] if escaped else found
+
+    def _counted(self, need: int, room: int | None) -> str:
+        """``need`` to ``room`` characters, without a closing bracket, and the closing quote."""
+        if room is None and need == 0:
+            return self._rest_of_string()
+        if (need, room) not in self._chain:
+            name = self._chain[need, room] = self._grammar.declare()
+            options = ['"\\""'] if need == 0 else []
+            if room != 0:
+                less = self._counted(max(need - 1, 0), None if room is None else room - 1)
+                bare = char_class(_BARE, negated=True)
+                options += [f"{bare} {less}", f"{self._escape()} {less}"]
+            self._grammar.define(name, " | ".join(options))
+        return self._chain[need, room]
 
     def _escape(self) -> str:
         return self._once("escape", lambda: _ESCAPE)
@@ -297,17 +306,3 @@ def constant(value: Any) -> str:
 
 def _constant(value: Any) -> str:
     return literal(constant(value))
-
-
-def _json_char(ranges: regex.Ranges) -> str | None:
-    """A character of ranges as JSON spells it, by itself or escaped."""
-    options = []
-    bare = regex.raw_char(ranges, _BARE)
-    if bare is not None:
-        options.append(bare)
-    for point, letter in _SHORT_ESCAPES.items():
-        if any(low <= point <= high for low, high in ranges):
-            options.append(literal("\\" + letter))
-    if any(low <= 0x5D <= high for low, high in ranges):
-        options.append('"\\\\u005d"')
-    return either(options) if options else None

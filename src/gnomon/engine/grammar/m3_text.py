@@ -13,7 +13,15 @@ import re
 from collections.abc import Mapping
 
 from gnomon.engine.grammar import regex
-from gnomon.engine.grammar.ebnf import Grammar, char_class, either, literal, repeated, without
+from gnomon.engine.grammar.automaton import Ranges, complement
+from gnomon.engine.grammar.ebnf import (
+    Grammar,
+    char_class,
+    either,
+    literal,
+    repeated,
+    without,
+)
 from gnomon.engine.grammar.json_text import MAX_LENGTH, JsonText, chain, constant, number_body
 from gnomon.engine.grammar.keywords import SchemaUnsupported
 from gnomon.engine.grammar.limits import Limits
@@ -30,9 +38,10 @@ from gnomon.engine.grammar.nodes import (
     Text,
     Values,
 )
+from gnomon.engine.grammar.states import written
 
 NAMESPACE = "]<]minimax[>["
-_BRACKET = (0x5D, 0x5D)
+_BRACKET, _SURROGATES = (0x5D, 0x5D), (0xD800, 0xDFFF)
 _KEY = re.compile(r"(?!/|\s|invoke|tool_call)[^>\]\[]{1,200}(?<!\s)")
 _MAX_ELEMENTS = 16  # nesting of elements; deeper values are JSON text
 _AMBIGUOUS = (OneOf, Anything)  # between tags inside a container, these come back otherwise
@@ -72,44 +81,43 @@ class M3Text:
         return self._members(node, 0)
 
     def _members(self, node: Object, depth: int) -> str:
-        bodies = [
-            self._element(member.name, self._value(member.node, depth)) for member in node.members
-        ]
+        bodies = [self._element(member.name, member.node, depth) for member in node.members]
         return chain(self._grammar, node.members, bodies, "", node.least, node.most)
 
-    def _element(self, key: str, value: str) -> str:
+    def _element(self, key: str, node: Node, depth: int) -> str:
         opener, closer = literal(f"{NAMESPACE}<{key}>"), literal(f"{NAMESPACE}</{key}>")
-        return self._grammar.rule(f"{opener} {value} {closer}")
+        return self._grammar.rule(f"{opener} {self._value(node, depth, closer)}")
 
-    def _value(self, node: Node, depth: int) -> str:
+    # The closer belongs to the value's own rule: a token that runs into it is then known to fit
+    # without looking at the rules around, and counted characters are counted in no time.
+
+    def _value(self, node: Node, depth: int, end: str) -> str:
         match node:
             case Values(values):
                 texts = [v if isinstance(v, str) else constant(v) for v in values]
                 safe = [literal(text) for text in texts if "]<]" not in text]
                 if not safe:
                     raise SchemaUnsupported("", "enum", "has a value that spells an M3 marker")
-                return either(safe)
+                return f"{either(safe)} {end}"
             case Text():
-                return self._text(node, [_BRACKET])
+                return self._text(node, [_BRACKET], end)
             case Number():
-                return self._grammar.rule(number_body(node))
-            case Simple():
-                return self._json.body(node)
+                return f"{self._grammar.rule(number_body(node))} {end}"
             case Anything():
-                return self._text(Text(), [_BRACKET])
+                return self._text(Text(), [_BRACKET], end)
             case OneOf():
-                return self._union(node)
+                return self._union(node, end)
             case Array() if self._by_elements(node, depth):
                 assert node.items is not None
-                item = self._element("item", self._value(node.items, depth + 1))
+                item = self._element("item", node.items, depth + 1)
                 most = node.most
                 if most is None and self._limits.items is not None:
                     most = max(self._limits.items, node.least)
-                return repeated(item, node.least, most)
+                return f"{repeated(item, node.least, most)} {end}"
             case Object() if self._by_elements(node, depth):
-                return self._members(node, depth + 1)
+                return f"{self._members(node, depth + 1)} {end}"
             case _:
-                return self._json.body(node)
+                return f"{self._json.body(node)} {end}"
 
     def _by_elements(self, node: Node, depth: int) -> bool:
         """Whether a container's elements can be typed in one way only."""
@@ -130,11 +138,10 @@ class M3Text:
             case _:
                 return False
 
-    def _text(self, node: Text, banned_first: regex.Ranges) -> str:
+    def _text(self, node: Text, banned_first: Ranges, end: str) -> str:
         """Raw text; ``banned_first`` keeps its first character from looking like other JSON."""
         if node.pattern is not None:
-            around = char_class([_BRACKET], negated=True) + "{0,32}"
-            return self._grammar.rule(regex.body(node.pattern, _raw, around))
+            return self._pattern(node.pattern, end)
         longest = node.longest
         if longest is None and self._limits.text is not None:
             longest = max(self._limits.text, node.shortest)
@@ -144,14 +151,23 @@ class M3Text:
         first = "" if banned_first == [_BRACKET] else char_class(banned_first, negated=True)
         least = max(node.shortest - bool(first), 0)
         if longest is None:
-            start = f"{self._grammar.counted(char, least, least)} " if least else ""
-            return self._grammar.rule(f"{first} {start}{without(']<]')}".strip())
-        most = min(longest, MAX_LENGTH) - bool(first)
-        if most < 0:
-            raise SchemaUnsupported("", "maxLength", "leaves no string that is told from JSON")
-        return self._grammar.rule(f"{first} {self._grammar.counted(char, least, most)}".strip())
+            rest = (f"{char}{{{least}}} " if least else "") + without("]<]")
+        else:
+            most = min(longest, MAX_LENGTH) - bool(first)
+            if most < 0:
+                raise SchemaUnsupported("", "maxLength", "leaves no string that is told from JSON")
+            rest = f"{char}{{{least},{most}}}"
+        return self._grammar.rule(f"{first} {rest} {end}".strip())
 
-    def _union(self, node: OneOf) -> str:
+    def _pattern(self, pattern: regex.Pattern, end: str) -> str:
+        limit = self._limits.text
+        form = pattern.form if limit is None else pattern.limited(limit)
+        form = regex.restricted(form, complement([_BRACKET, _SURROGATES]))
+        if isinstance(form, regex.Run):
+            return self._grammar.rule(f"{form.body()} {end}")
+        return written(self._grammar, form, lambda ranges: [char_class(ranges)], end)
+
+    def _union(self, node: OneOf, end: str) -> str:
         options = list(_flat(node))
         containers = any(isinstance(o, Array | Object | Subset | Reference | Anything)
                          or (isinstance(o, Values) and any(isinstance(v, dict | list)
@@ -163,25 +179,24 @@ class M3Text:
         )
         whole = any(isinstance(o, Number) for o in options)
         banned = _NUMERIC if ranged or (containers and whole) else _OPENERS if containers else []
-        return either(self._option(option, banned) for option in options)
+        return either(self._option(option, banned, end) for option in options)
 
-    def _option(self, node: Node, banned: regex.Ranges) -> str:
+    def _option(self, node: Node, banned: Ranges, end: str) -> str:
         match node:
             case Text() if banned:
-                told_apart = node.is_format or (
-                    node.pattern is not None and regex.never_starts_with(node.pattern, banned)
-                )
-                if node.pattern is not None and not told_apart:
+                if node.pattern is not None and not (
+                    node.is_format or not node.pattern.may_start_with(banned)
+                ):
                     raise SchemaUnsupported(
                         "", "pattern", "is not supported beside alternatives that are no strings"
                     )
-                return self._text(node, banned)
+                return self._text(node, banned, end)
             case Anything() if banned:
-                return self._text(Text(), banned)
+                return self._text(Text(), banned, end)
             case Text() | Values() | Number() | Simple():
-                return self._value(node, 0)
+                return self._value(node, 0, end)
             case _:
-                return self._json.body(node)
+                return f"{self._json.body(node)} {end}"
 
 
 def _flat(node: OneOf) -> list[Node]:
@@ -189,7 +204,3 @@ def _flat(node: OneOf) -> list[Node]:
     for option in node.options:
         found += _flat(option) if isinstance(option, OneOf) else [option]
     return found
-
-
-def _raw(ranges: regex.Ranges) -> str | None:
-    return regex.raw_char(ranges, [_BRACKET])

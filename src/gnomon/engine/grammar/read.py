@@ -9,7 +9,7 @@ from typing import Any
 
 from gnomon.engine.grammar import regex
 from gnomon.engine.grammar.disjoint import disjoint
-from gnomon.engine.grammar.formats import FORMATS
+from gnomon.engine.grammar.formats import FORMATS, SHORT_FORMATS
 from gnomon.engine.grammar.keywords import (
     ANNOTATIONS,
     BY_TYPE,
@@ -37,6 +37,8 @@ from gnomon.engine.grammar.numbers import Bounds
 
 _MAX_DEPTH = 64
 _MAX_NODES = 20_000
+_MAX_STATES = 8192
+_MAX_STEPS = 1_000_000
 _TYPES = ("null", "boolean", "integer", "number", "string", "object", "array")
 
 
@@ -46,6 +48,7 @@ class SchemaReader:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._nodes = 0
+        self._states = self._steps = 0  # of patterns
         self._open: list[str] = []
         self._recursive: set[str] = set()
         self.named: dict[str, Node] = {}
@@ -192,13 +195,27 @@ class SchemaReader:
             case "integer" | "number":
                 return _number(schema, path, whole=name == "integer")
             case "string":
-                return _text(schema, path)
+                return self._text(schema, path)
             case "array":
                 return self._array(schema, path, depth)
             case "object":
                 return self._object(schema, path, depth)
             case _:
                 raise SchemaUnsupported(path, "type", f"{name!r} is none of {', '.join(_TYPES)}")
+
+    def _text(self, schema: dict[str, Any], path: str) -> Node:
+        node = _text(schema, path)
+        if node.pattern is not None:
+            word = "format" if node.is_format else "pattern"
+            try:
+                states, steps = node.pattern.cost
+            except regex.PatternUnsupported as error:
+                raise SchemaUnsupported(path, word, error.why) from None
+            self._states += states
+            self._steps += steps
+            if self._states > _MAX_STATES or self._steps > _MAX_STEPS:
+                raise SchemaUnsupported(path, word, "makes the patterns too large together")
+        return node
 
     def _array(self, schema: dict[str, Any], path: str, depth: int) -> Node:
         items, prefix = schema.get("items", True), schema.get("prefixItems", [])
@@ -311,7 +328,7 @@ def _number(schema: dict[str, Any], path: str, *, whole: bool) -> Node:
     return Number(whole, bounds)
 
 
-def _text(schema: dict[str, Any], path: str) -> Node:
+def _text(schema: dict[str, Any], path: str) -> Text:
     shortest, longest = schema.get("minLength", 0), schema.get("maxLength")
     name, source = schema.get("format"), schema.get("pattern")
     if longest is not None and longest < shortest:
@@ -322,17 +339,12 @@ def _text(schema: dict[str, Any], path: str) -> Node:
         raise SchemaUnsupported(path, "pattern", "is not supported beside 'format'")
     if name is None and source is None:
         return Text(shortest, longest)
-    word = "format" if source is None else "pattern"
-    try:
-        pattern = regex.parse(f"^(?:{FORMATS[str(name)]})$" if source is None else source)
-        regex.body(pattern, lambda _: '"x"', "")
-    except regex.PatternUnsupported as error:
-        raise SchemaUnsupported(path, word, error.why) from None
-    too_long = longest is not None and (pattern.longest is None or pattern.longest > longest)
-    if pattern.shortest < shortest or too_long:
-        limit = "minLength" if pattern.shortest < shortest else "maxLength"
-        raise SchemaUnsupported(path, limit, f"is not supported beside {word!r}")
-    return Text(pattern=pattern, is_format=source is None)
+    if source is None:
+        name = str(name)
+        source, short = f"^(?:{FORMATS[name]})$", f"^(?:{SHORT_FORMATS[name]})$"
+    else:
+        short = source
+    return Text(pattern=regex.Pattern(source, short, shortest, longest), is_format=name is not None)
 
 
 def _subset(node: Values, least: int, most: int | None, path: str) -> Node:

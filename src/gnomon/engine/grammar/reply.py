@@ -141,7 +141,7 @@ class _Reply:
         if self._limits.text is None:
             return self._grammar.rule(without(marker))
         char = char_class([(first, first)], negated=True)
-        return self._grammar.rule(self._grammar.counted(char, 0, self._limits.text))
+        return f"{char}{{0,{self._limits.text}}}"
 
     def block(self, calls: Calls) -> str:
         """``NS<tool_call>``, calls, ``NS</tool_call>``."""
