@@ -25,6 +25,10 @@ class AdmissionError(EngineError):
     """A request can never fit this engine, however long it waits."""
 
 
+class GrammarTooSlow(EngineError):
+    """Following the grammar of a request would hold up the others; it was ended."""
+
+
 class NumericsError(EngineError):
     """The model produced logits that are not finite; going on would print wrong numbers."""
 

@@ -23,6 +23,7 @@ from gnomon.engine.errors import (
     EngineDead,
     EngineError,
     EngineStalled,
+    GrammarTooSlow,
     StartupFailed,
     StartupRefused,
 )
@@ -268,7 +269,8 @@ class EngineClient:
                     for output in event.outputs:
                         self._deliver(output.id, output)
                 case Rejected():
-                    self._deliver(event.id, AdmissionError(event.message))
+                    kind = GrammarTooSlow if event.slow else AdmissionError
+                    self._deliver(event.id, kind(event.message))
                 case EngineStats():
                     answer = self._stats.popleft()
                     if not answer.done():

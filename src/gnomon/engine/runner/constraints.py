@@ -11,14 +11,16 @@ from typing import Any
 
 import torch
 
-from gnomon.engine.errors import AdmissionError
-from gnomon.engine.grammar.compiler import GrammarCompiler
+from gnomon.engine.errors import AdmissionError, GrammarTooSlow
+from gnomon.engine.grammar.compiler import MASK_BUDGET_S, GrammarCompiler
 from gnomon.engine.scheduler.request import Request
 
 log = logging.getLogger(__name__)
 
 COMPILE_TIMEOUT_S = 30.0
 MAX_COMPILING = 64
+PATIENCE_S = 2.0
+"""How long the masks of a request may take beyond the budget of each, in all."""
 
 
 @dataclass
@@ -34,6 +36,7 @@ class _State:
 
     matcher: Any
     accepted: int = 0
+    overdue_s: float = 0.0  # by which masks went beyond their budget
 
 
 class Constraints:
@@ -114,6 +117,17 @@ class Constraints:
         waiting.compiled.cancel()
         return waiting.request
 
+    def take_slow(self) -> list[tuple[str, GrammarTooSlow]]:
+        """Requests whose masks have held up the others for too long, and what to tell them."""
+        slow = [name for name, state in self._states.items() if state.overdue_s > PATIENCE_S]
+        error = GrammarTooSlow(
+            f"following the schemas of this request took {PATIENCE_S:g} s more than the "
+            f"{MASK_BUDGET_S * 1e3:.0f} ms a token it may take; simplify their alternatives"
+        )
+        for name in slow:
+            del self._states[name]
+        return [(name, error) for name in slow]
+
     def mask(self, logits: torch.Tensor, requests: Sequence[Request]) -> None:
         """Set the logits of tokens that a request's grammar forbids to -inf, in place.
 
@@ -129,7 +143,10 @@ class Constraints:
         if self._bitmask is None or self._bitmask.shape[0] < len(rows):
             self._bitmask = xgrammar.allocate_token_bitmask(len(rows), logits.shape[1])
         for at, row in enumerate(rows):
+            started = time.perf_counter()
             self._fill(self._bitmask, at, requests[row])
+            excess = time.perf_counter() - started - MASK_BUDGET_S
+            self._states[requests[row].id].overdue_s += max(excess, 0.0)
         used = torch.zeros(len(requests), self._bitmask.shape[1], dtype=self._bitmask.dtype)
         used[rows] = self._bitmask[: len(rows)]
         xgrammar.apply_token_bitmask_inplace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gnomon.engine.attention.reference.backend import ReferenceBackend
 from gnomon.engine.cache.manager import BlockManager
 from gnomon.engine.cache.pools import build_pools
-from gnomon.engine.errors import AdmissionError
+from gnomon.engine.errors import AdmissionError, EngineError
 from gnomon.engine.grammar.compiler import GrammarCompiler
 from gnomon.engine.grammar.vocabulary import WRITTEN_MARKERS, token_bytes
 from gnomon.engine.memory import layer_pages
@@ -130,16 +130,19 @@ class EngineCore:
             self.constraints.expect(request, grammar)
         self._queue.arrive(request_id)
 
-    def start_compiled(self, *, wait: bool = False) -> list[tuple[str, AdmissionError]]:
-        """Queue the requests whose grammars are compiled by now.
+    def start_compiled(self, *, wait: bool = False) -> list[tuple[str, EngineError]]:
+        """Queue the requests whose grammars are compiled by now; end those too slow to follow.
 
         Args:
             wait: for the first of them.
 
         Returns:
-            Ids of requests that can never run, and why.
+            Ids of requests that can never run, or not any longer, and why.
         """
-        refused = []
+        refused: list[tuple[str, EngineError]] = []
+        for request_id, slow in self.constraints.take_slow():
+            self.abort(request_id)
+            refused.append((request_id, slow))
         for request, error in self.constraints.ready(wait=wait) if self.compiling else ():
             try:
                 if error is not None:

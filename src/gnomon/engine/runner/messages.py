@@ -82,10 +82,14 @@ class StepOutput(msgspec.Struct, tag="step", frozen=True):
 
 
 class Rejected(msgspec.Struct, tag="rejected", frozen=True):
-    """The request can never run; ``message`` is for the user."""
+    """The request can never run; ``message`` is for the user.
+
+    ``slow``: it ran, but its grammar held up the others.
+    """
 
     id: str
     message: str
+    slow: bool = False
 
 
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import zmq
 
-from gnomon.engine.errors import AdmissionError, EngineError, StartupRefused
+from gnomon.engine.errors import AdmissionError, EngineError, GrammarTooSlow, StartupRefused
 from gnomon.engine.log_format import configure_log
 from gnomon.engine.options import EngineOptions
 from gnomon.engine.runner.messages import (
@@ -80,7 +80,7 @@ def serve(core: EngineCore, link: Link, pulse: Pulse) -> None:
             _obey(core, link, command)
             command = link.receive(wait=False)
         for request_id, error in core.start_compiled():
-            link.send(Rejected(request_id, str(error)))
+            link.send(Rejected(request_id, str(error), isinstance(error, GrammarTooSlow)))
         if core.has_work:
             pulse.step_begins()
             outputs = core.step()

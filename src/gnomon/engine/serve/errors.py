@@ -11,6 +11,7 @@ from gnomon.engine.errors import (
     EngineDead,
     EngineError,
     EngineStalled,
+    GrammarTooSlow,
 )
 
 INVALID_REQUEST = "invalid_request_error"
@@ -94,6 +95,8 @@ def from_engine(error: EngineError) -> ApiError:
     match error:
         case AdmissionError():
             return bad_request(str(error), code="request_not_admitted")
+        case GrammarTooSlow():
+            return bad_request(str(error), code="structure_too_slow")
         case EngineBusy():
             return ApiError(429, str(error), code="too_many_requests", headers={"retry-after": "1"})
         case EngineDead():
