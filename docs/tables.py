@@ -14,9 +14,14 @@ from pathlib import Path
 import typer.main
 
 from gnomon.cli.main import build_app
+from gnomon.engine.decisions import DECISIONS
+from gnomon.engine.device import described_device
+from gnomon.engine.device_table import DEVICES
 from gnomon.engine.layouts.geometry import geometry
-from gnomon.engine.options import CacheFormat
+from gnomon.engine.options import CacheFormat, EngineOptions
+from gnomon.engine.plan_table import layout_markdown
 from gnomon.engine.rules import RULES
+from gnomon.engine.startup import describe
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -75,6 +80,17 @@ def refusals_page() -> str:
         "| Code | Refused | What to change |",
         "| --- | --- | --- |",
         *(f"| `{rule.code}` | {rule.refuses} | {rule.remedy} |" for rule in RULES),
+        "",
+        "## Combinations, one by one",
+        "",
+        "What other engines refuse, and what happens here. `model` is the reader of config.json.",
+        "",
+        "| Combination | Here | Why |",
+        "| --- | --- | --- |",
+        *(
+            f"| {d.combination} | {d.outcome}{f' (`{d.code}`)' if d.code else ''} | {d.why} |"
+            for d in DECISIONS
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -103,9 +119,54 @@ def layouts_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def devices_page() -> str:
+    """The machines a plan can be made for."""
+    lines = [
+        NOTE,
+        "# Devices a plan knows",
+        "",
+        "`gnomon plan MODEL --device NAME --gpus N` plans for a machine that is not here.",
+        "",
+        "| Name | Device | Memory, bytes | Architecture | Source of the memory |",
+        "| --- | --- | ---: | --- | --- |",
+        *(
+            f"| `{key}` | {d.name} | {d.memory_bytes:,} | {d.architecture} | {d.source} |"
+            for key, d in DEVICES.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PLANS = {
+    "minimax-m3.1 4 h200 mxfp4": ("minimax-m3.1", 4, "h200", "mxfp4"),
+    "minimax-m3.1 8 h200 mxfp4": ("minimax-m3.1", 8, "h200", "mxfp4"),
+    "minimax-m3.1 4 h200 nvfp4": ("minimax-m3.1", 4, "h200", "nvfp4"),
+}
+"""Tables of cache layouts that pages may hold between ``<!-- plan: KEY -->`` and the end mark."""
+
+_PLAN = re.compile(r"(<!-- plan: ([^>]+) -->\n)(?:\|[^\n]*\n)*(<!-- end -->)")
+
+
+def with_plans(text: str) -> str:
+    """A page whose tables of plans are current."""
+
+    def table(match: re.Match[str]) -> str:
+        model, gpus, device, weights = PLANS[match[2]]
+        options = EngineOptions(
+            model=model, tensor_parallel_size=gpus, kv_cache_dtype=CacheFormat.MXFP4
+        )
+        startup = describe(options, described_device(device, gpus), weights)
+        return f"{match[1]}{layout_markdown(startup.alternatives())}\n{match[3]}"
+
+    return _PLAN.sub(table, text)
+
+
 def pages() -> dict[Path, str]:
-    """Every generated page and its text."""
+    """Every generated page and its text, and those with generated tables."""
+    planned = (ROOT / "README.md", ROOT / "docs" / "guides" / "planning.md")
     return {
+        **{page: with_plans(page.read_text()) for page in planned},
+        REFERENCE / "devices.md": devices_page(),
         REFERENCE / "command-line.md": command_page(),
         REFERENCE / "refusals.md": refusals_page(),
         REFERENCE / "layouts.md": layouts_page(),

@@ -45,6 +45,13 @@ class Flag:
 
 FLAGS = (
     Flag("dtype", str, "Dtype of weights and activations: auto, float32, bfloat16.", "auto"),
+    Flag("load_format", str, "Weights of the checkpoint (auto) or random ones (dummy).", "auto"),
+    Flag(
+        "expert_weights",
+        str,
+        "Pack bf16 experts while loading: mxfp8, mxfp4 or nvfp4; as they are if left out.",
+    ),
+    Flag("linear_weights", str, "The same for attention, dense MLPs and shared experts."),
     Flag("seed", int, "Seed of requests that bring none.", "0"),
     Flag("max_model_len", int, "Most tokens of a request; the model's positions if left out."),
     Flag("max_num_seqs", int, "Most requests that run at a time.", "16"),
@@ -59,8 +66,26 @@ FLAGS = (
         "on",
         "--enable-prefix-caching/--no-enable-prefix-caching",
     ),
-    Flag("kv_cache_memory_bytes", int, "Memory of the cache pools.", "536870912"),
+    Flag(
+        "kv_cache_memory_bytes",
+        int,
+        "Memory of the cache pools of a rank; if left out 512 MiB on a CPU, what is left on a GPU.",
+    ),
     Flag("num_blocks", int, "Blocks of the cache; what the memory allows if left out."),
+    Flag("host_cache_bytes", int, "Host memory for evicted pages; 0 keeps none.", "0"),
+    Flag("gpu_memory_utilization", float, "Part of a GPU's memory that may be used.", "0.9"),
+    Flag(
+        "allow_shared_gpu",
+        bool,
+        "Start beside other processes on a GPU.",
+        "off",
+        "--allow-shared-gpu/--no-allow-shared-gpu",
+    ),
+    Flag("tensor_parallel_size", int, "GPUs that share each layer: 1, 2, 4 or 8.", "1"),
+    Flag("decode_context_parallel_size", int, "Ranks that share a context's pages.", "1"),
+    Flag("prefill_context_parallel_size", int, "Ranks that share a prompt's rows.", "1"),
+    Flag("index_context_parallel_size", int, "Ranks that share the index keys.", "1"),
+    Flag("sequence_parallel_size", int, "Ranks that exchange heads for rows.", "1"),
     Flag(
         "use_index_cache",
         bool,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +13,12 @@ from gnomon.cli.engine_flags import takes_engine_options
 from gnomon.cli.refusals import refuse
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
+    from gnomon.engine.device import DeviceFacts
+    from gnomon.engine.memory import MemoryPlan
     from gnomon.engine.options import EngineOptions
     from gnomon.engine.startup import Startup
 
@@ -22,40 +26,102 @@ if TYPE_CHECKING:
 @takes_engine_options
 def plan(
     options: EngineOptions,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu, gpu (those of this machine), or a kind: h100, h200, b200, mi300x, ..."
+        ),
+    ] = "cpu",
+    gpus: Annotated[
+        int,
+        typer.Option(min=1, help="GPUs of a described machine; also the ranks unless said."),
+    ] = 1,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="Published weights to plan for, of a model without files: bf16, mxfp8, mxfp4 "
+            "(experts), nvfp4 (experts, MXFP8 linears)."
+        ),
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="Draft model to leave room for: dspark.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print the plan; exit 2 with every refusal if the server could not start."""
-    from gnomon.engine.errors import EngineError, Refusal, StartupRefused
-    from gnomon.engine.models.loader import resolve_model
-    from gnomon.engine.startup import prepare
+    from gnomon.engine.errors import EngineError, OptionsError, Refusal, StartupRefused
+    from gnomon.engine.nvml import NoGpu
+    from gnomon.engine.startup import describe
 
     try:
-        startup = prepare(resolve_model(options.model), options)
+        machine = _machine(device, gpus)
+        if machine is not None and "tensor_parallel_size" not in options.model_fields_set:
+            options = options.model_copy(update={"tensor_parallel_size": len(machine.gpus)})
+        startup = describe(options, machine, weights, draft)
     except StartupRefused as error:
         refuse(error.refusals, as_json=as_json)
+    except OptionsError as error:
+        refuse([Refusal("option", f"{error}.", "Change it.")], as_json=as_json)
+    except NoGpu as error:
+        refuse([Refusal("no-gpu", f"{error}.", "Or leave --device out.")], as_json=as_json)
     except EngineError as error:
         problem = str(error).rstrip(".") + "."
         refuse([Refusal("model", problem, "Give a model this engine can load.")], as_json=as_json)
     if as_json:
-        answer = {
-            "ok": True,
-            "refusals": [],
-            "plan": asdict(startup.plan),
-            "model_path": str(startup.path.resolve()),
-        }
-        typer.echo(json.dumps(answer, indent=2))
-    else:
-        from rich.console import Console
+        typer.echo(json.dumps(_answer(startup), indent=2))
+        return
+    from rich.console import Console
 
-        console = Console()
-        console.print(_pages_table(startup))
-        console.print(_plan_table(startup))
+    from gnomon.engine.plan_table import LAYOUT_HEADINGS, layout_rows, memory_rows
+
+    console = Console()
+    replicas = max(1, len(startup.device.gpus) // startup.plan.ranks)
+    rows = memory_rows(startup, replicas)
+    console.print(_pages_table(startup))
+    console.print(_table(f"memory of {options.model}", ("what", "how much"), rows))
+    if startup.device.kind != "cpu":
+        title = "what each cache layout would give"
+        console.print(_table(title, LAYOUT_HEADINGS, layout_rows(startup.alternatives())))
+
+
+def _machine(device: str, gpus: int) -> DeviceFacts | None:
+    """The machine to plan for; None for this host's CPU."""
+    from gnomon.engine.device import described_device, gpu_machine
+    from gnomon.engine.device_table import DEVICES
+    from gnomon.engine.errors import OptionsError
+    from gnomon.engine.nvml import live_gpus
+
+    if device in DEVICES:
+        return described_device(device, gpus)
+    if device not in ("cpu", "gpu"):
+        known = ", ".join(("cpu", "gpu", *DEVICES))
+        raise OptionsError(f"--device {device!r} is unknown; choose one of {known}")
+    if gpus != 1:
+        raise OptionsError(f"--gpus {gpus} describes a machine; name its kind with --device")
+    return gpu_machine(live_gpus()) if device == "gpu" else None
+
+
+def _answer(startup: Startup) -> dict[str, Any]:
+    def numbers(memory: MemoryPlan) -> dict[str, Any]:
+        return {
+            **asdict(memory),
+            "longest_context": memory.longest_context,
+            "sessions_128k": memory.sessions,
+        }
+
+    layouts = startup.alternatives() if startup.device.kind != "cpu" else {}
+    return {
+        "ok": True,
+        "refusals": [],
+        "plan": numbers(startup.plan),
+        "device": asdict(startup.device),
+        "layouts": {fmt.value: numbers(memory) for fmt, memory in layouts.items()},
+        "model_path": None if startup.path is None else str(startup.path.resolve()),
+    }
 
 
 def _pages_table(startup: Startup) -> Table:
     """Pages of a block, equal layers counted together."""
-    from rich.table import Table
-
     from gnomon.engine.memory import layer_pages
 
     pages = Counter(
@@ -68,36 +134,24 @@ def _pages_table(startup: Startup) -> Table:
         )
         if geometry is not None
     )
-    table = Table(title=f"one block of {startup.config.block_size} tokens", title_justify="left")
-    for heading in ("field", "layout"):
-        table.add_column(heading)
-    for heading in ("layers", "heads", "bytes a page", "bytes a block"):
-        table.add_column(heading, justify="right")
-    for (field, name, heads, page_bytes), layers in pages.items():
-        total = layers * heads * page_bytes
-        table.add_row(field, name, str(layers), str(heads), f"{page_bytes:,}", f"{total:,}")
-    return table
+    rows = [
+        (field, name, str(layers), str(heads), f"{size:,}", f"{layers * heads * size:,}")
+        for (field, name, heads, size), layers in pages.items()
+    ]
+    headings = ("field", "layout", "layers", "heads", "bytes a page", "bytes a block")
+    return _table(f"one block of {startup.config.block_size} tokens", headings, rows)
 
 
-def _plan_table(startup: Startup) -> Table:
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table whose columns of numbers are flush right."""
     from rich.table import Table
 
-    memory = startup.plan
-    table = Table(title=f"memory of {startup.options.model}", title_justify="left")
-    table.add_column("what")
-    table.add_column("how much", justify="right")
-    rows = {
-        "device": f"{startup.device.kind} ({startup.device.name})",
-        "weights": f"{memory.weight_bytes:,} bytes",
-        "block": f"{memory.block_bytes:,} bytes",
-        f"blocks, limited by {memory.limited_by}": f"{memory.num_blocks:,}",
-        "cache pools": f"{memory.pool_bytes:,} bytes",
-        "tokens in the cache": f"{memory.tokens:,}",
-        "longest request": f"{memory.max_model_len:,} tokens",
-        "longest requests that fit at once": f"{memory.requests_at_max_len:,}",
-    }
-    for what, value in rows.items():
-        table.add_row(what, value)
+    table = Table(title=title, title_justify="left")
+    for i, heading in enumerate(headings):
+        text = i == 0 or heading in ("layout",)
+        table.add_column(heading, justify="left" if text else "right")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

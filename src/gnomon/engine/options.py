@@ -20,6 +20,22 @@ class CacheFormat(StrEnum):
     NVFP4 = "nvfp4"
 
 
+class WeightFormat(StrEnum):
+    """How a matrix of weights is stored (see :mod:`gnomon.engine.models.weight_formats`)."""
+
+    PLAIN = "bf16"  # not quantised: held in the compute dtype
+    MXFP8 = "mxfp8"
+    MXFP4 = "mxfp4"
+    NVFP4 = "nvfp4"
+
+
+class LoadFormat(StrEnum):
+    """Where weights come from: the checkpoint's files, or random numbers of the same shapes."""
+
+    AUTO = "auto"
+    DUMMY = "dummy"
+
+
 CACHE_FORMAT_SPELLINGS: dict[str, CacheFormat] = {
     **{fmt.value: fmt for fmt in CacheFormat},
     "auto": CacheFormat.BF16,
@@ -62,6 +78,9 @@ class EngineOptions(BaseModel):
 
     model: str
     dtype: ComputeDtype = ComputeDtype.AUTO
+    load_format: LoadFormat = LoadFormat.AUTO
+    expert_weights: WeightFormat | None = None  # None keeps what the checkpoint holds
+    linear_weights: WeightFormat | None = None
     seed: int = Field(default=0, ge=-(2**63), le=2**63 - 1)
     max_model_len: int | None = Field(default=None, ge=1)
     max_num_seqs: int = Field(default=16, ge=1)
@@ -70,8 +89,16 @@ class EngineOptions(BaseModel):
     index_cache_dtype: CacheFormat | None = None  # None follows kv_cache_dtype
     block_size: int | None = Field(default=None, ge=1)
     enable_prefix_caching: bool = True
-    kv_cache_memory_bytes: int = Field(default=1 << 29, ge=1)
+    kv_cache_memory_bytes: int | None = Field(default=None, ge=1)  # None: see memory.py
     num_blocks: int | None = Field(default=None, ge=1)  # overrides kv_cache_memory_bytes
+    host_cache_bytes: int = Field(default=0, ge=0)  # tier of evicted pages in host memory
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    allow_shared_gpu: bool = False
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    decode_context_parallel_size: int = Field(default=1, ge=1)
+    prefill_context_parallel_size: int = Field(default=1, ge=1)
+    index_context_parallel_size: int = Field(default=1, ge=1)
+    sequence_parallel_size: int = Field(default=1, ge=1)
     use_index_cache: bool = False  # selection reuse across layers, off unless asked
     index_topk_freq: int = Field(default=1, ge=1)
     index_topk_pattern: str | None = None

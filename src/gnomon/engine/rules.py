@@ -85,13 +85,95 @@ def _pool_too_small(f: Facts) -> str | None:
     )
 
 
-def _host_memory(f: Facts) -> str | None:
-    needed = f.plan.weight_bytes + f.plan.pool_bytes
-    if needed <= f.device.memory_bytes:
+def _device_memory(f: Facts) -> str | None:
+    plan, device = f.plan, f.device
+    needed = plan.fixed_bytes + plan.pool_bytes
+    if device.kind == "cpu":
+        if needed <= device.memory_bytes:
+            return None
+        return (
+            f"Weights of {plan.weight_bytes:,} bytes and cache pools of {plan.pool_bytes:,} bytes "
+            f"do not fit the {device.memory_bytes:,} bytes of {device.name}."
+        )
+    short = [budget for budget in plan.budgets if needed > budget.usable_bytes]
+    if not short:
+        return None
+    listed = ", ".join(f"{b.device} may use {b.usable_bytes:,}" for b in short)
+    return (
+        f"A rank needs {needed:,} bytes ({memory_words(plan)}), but {listed} "
+        f"(--gpu-memory-utilization is {f.options.gpu_memory_utilization:g})."
+    )
+
+
+def memory_words(plan: MemoryPlan) -> str:
+    """What a rank's memory goes to, with every number that is not zero."""
+    parts = {
+        "weights": plan.weight_bytes,
+        "draft": plan.draft_bytes,
+        "workspace": plan.workspace_bytes,
+        "graphs": plan.graph_bytes,
+    }
+    words = [f"{what} {size:,}" for what, size in parts.items() if size]
+    blocks = f"{plan.num_blocks:,} blocks of {plan.block_bytes:,}"
+    return ", ".join([*words, f"caches {plan.pool_bytes:,} ({blocks})"])
+
+
+def _tensor_parallel(f: Facts) -> str | None:
+    if not f.plan.sharding_problems:
         return None
     return (
-        f"Weights of {f.plan.weight_bytes:,} bytes and cache pools of {f.plan.pool_bytes:,} bytes "
-        f"do not fit the {f.device.memory_bytes:,} bytes of {f.device.name}."
+        f"--tensor-parallel-size {f.options.tensor_parallel_size} cannot divide this model: "
+        + "; ".join(f.plan.sharding_problems)
+        + "."
+    )
+
+
+def _ranks_on_cpu(f: Facts) -> str | None:
+    ranks = f.options.tensor_parallel_size
+    if ranks == 1 or f.device.kind != "cpu":
+        return None
+    return f"--tensor-parallel-size is {ranks}, but the CPU backend runs in one process."
+
+
+def _gpu_count(f: Facts) -> str | None:
+    ranks, gpus = f.options.tensor_parallel_size, len(f.device.gpus)
+    if f.device.kind == "cpu" or ranks <= gpus:
+        return None
+    return f"--tensor-parallel-size is {ranks}, but {f.device.name} has {gpus} GPUs."
+
+
+def _shared_gpu(f: Facts) -> str | None:
+    if f.options.allow_shared_gpu:
+        return None
+    held = []
+    for gpu in f.device.gpus[: f.options.tensor_parallel_size]:
+        for process in gpu.processes:
+            size = process.memory_bytes
+            much = "an unknown amount" if size is None else f"{size:,} bytes"
+            held.append(f"{gpu.uuid} by pid {process.pid} ({process.name}, {much})")
+    return f"Other processes hold memory: {'; '.join(held)}." if held else None
+
+
+def _context_parallel(f: Facts) -> str | None:
+    names = (
+        "decode_context_parallel_size",
+        "prefill_context_parallel_size",
+        "index_context_parallel_size",
+        "sequence_parallel_size",
+    )
+    asked = {name: getattr(f.options, name) for name in names}
+    flags = [f"--{n.replace('_', '-')} {size}" for n, size in asked.items() if size > 1]
+    if not flags:
+        return None
+    return f"{', '.join(flags)}: a rank holds whole contexts and all their index keys."
+
+
+def _host_cache(f: Facts) -> str | None:
+    if not f.options.host_cache_bytes or f.device.described:
+        return None
+    return (
+        f"--host-cache-bytes is {f.options.host_cache_bytes:,}, but this version's server keeps no "
+        "pages in host memory."
     )
 
 
@@ -164,9 +246,46 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "device-memory",
-        "weights and cache pools larger than the device's memory",
-        "Lower --kv-cache-memory-bytes (or --num-blocks), or use a larger machine.",
-        _host_memory,
+        "weights, workspace, graphs and cache pools larger than the device's memory",
+        "Lower --kv-cache-memory-bytes (or --num-blocks), quantise the weights, raise "
+        "--tensor-parallel-size, or use a larger machine.",
+        _device_memory,
+    ),
+    Rule(
+        "tensor-parallel",
+        "a tensor-parallel size that heads, widths or weight groups do not divide into",
+        "Choose a --tensor-parallel-size of 1, 2, 4 or 8 that divides the model.",
+        _tensor_parallel,
+    ),
+    Rule(
+        "ranks-on-cpu",
+        "tensor parallel on the CPU backend",
+        "Leave --tensor-parallel-size out.",
+        _ranks_on_cpu,
+    ),
+    Rule(
+        "gpu-count",
+        "more ranks than GPUs",
+        "Lower --tensor-parallel-size, or make more GPUs visible.",
+        _gpu_count,
+    ),
+    Rule(
+        "shared-gpu",
+        "a GPU on which other processes hold memory",
+        "End them, choose other GPUs with CUDA_VISIBLE_DEVICES, or add --allow-shared-gpu.",
+        _shared_gpu,
+    ),
+    Rule(
+        "context-parallel",
+        "decode, prefill or index context parallelism, and sequence parallelism",
+        "Leave these sizes at 1; --tensor-parallel-size divides heads instead.",
+        _context_parallel,
+    ),
+    Rule(
+        "host-cache",
+        "a host-memory tier on a server",
+        "Leave --host-cache-bytes out; `gnomon plan` prices it for a described machine.",
+        _host_cache,
     ),
     Rule(
         "budget-below-requests",

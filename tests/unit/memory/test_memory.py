@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gnomon.engine.cache.pools import build_pools
+from gnomon.engine.device import described_device
 from gnomon.engine.errors import LayoutError
 from gnomon.engine.memory import block_bytes, layer_pages, plan_memory, weight_bytes
 from gnomon.engine.models.config import LayerConfig, ModelConfig
@@ -158,6 +159,7 @@ def test_weights_are_priced_as_they_are_loaded(dtype):
 
 
 def test_auto_is_float32_on_a_cpu_and_bfloat16_on_a_gpu():
-    auto = ComputeDtype.AUTO
-    assert weight_bytes(SMALL, auto, "cpu") == weight_bytes(SMALL, ComputeDtype.FLOAT32)
-    assert weight_bytes(SMALL, auto, "cuda") == weight_bytes(SMALL, ComputeDtype.BFLOAT16)
+    gpu = described_device("h200", 1)
+    on_cpu, on_gpu = plan_memory(SMALL, options()), plan_memory(SMALL, options(), gpu)
+    assert on_cpu.weight_bytes == weight_bytes(SMALL, ComputeDtype.FLOAT32)
+    assert on_gpu.weight_bytes == weight_bytes(SMALL, ComputeDtype.BFLOAT16)

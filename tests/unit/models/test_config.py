@@ -139,8 +139,8 @@ REFUSED: dict[str, tuple[Change, tuple[str, ...]]] = {
         ("rope_parameters.rope_type is 'yarn'",),
     ),
     "quantised weights": (
-        lambda t, s: t.update(quantization_config={"quant_method": "mxfp8"}),
-        ("quantization_config is set",),
+        lambda t, s: t.update(quantization_config={"quant_method": "gptq"}),
+        ("quantization_config.quant_method is 'gptq'", "MXFP8, MXFP4 or NVFP4"),
     ),
     "an index value branch": (
         lambda t, s: s.update(sparse_disable_index_value=[0, 1, 0, 1]),

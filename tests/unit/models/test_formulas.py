@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from gnomon.engine.models.layers import SwiGluOai, gemma_norm, rotate, rotation
+from gnomon.engine.models.matrix import Linear, Matrix
 from gnomon.engine.models.moe import moe, route, routed_experts
 from gnomon.engine.models.weights import MlpWeights, MoeWeights
+from gnomon.engine.options import WeightFormat
 
 ACT = SwiGluOai(alpha=1.702, limit=7.0, beta=1.0)
 
@@ -65,13 +67,16 @@ def weights(experts: int = 5, hidden: int = 8, width: int = 6) -> MoeWeights:
     def make(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator)
 
-    shared = MlpWeights(make(2 * width, hidden), make(hidden, width))
+    def matrix(*shape: int) -> Matrix:
+        return Matrix(WeightFormat.PLAIN, shape[-1], make(*shape))
+
+    gate_up, down = matrix(2 * width, hidden), matrix(hidden, width)
     return MoeWeights(
         make(experts, hidden),
         make(experts),
-        make(experts, 2 * width, hidden),
-        make(experts, hidden, width),
-        shared,
+        matrix(experts, 2 * width, hidden),
+        matrix(experts, hidden, width),
+        MlpWeights(Linear((gate_up,)), Linear((down,))),
     )
 
 
@@ -97,14 +102,15 @@ def test_grouping_rows_by_expert_equals_a_loop_over_rows(rows: int) -> None:
     for row in range(rows):
         routed = torch.zeros(8)
         for expert, share in zip(experts[row].tolist(), shares[row], strict=True):
-            routed += share * (ACT(x[row] @ w.gate_up[expert].T) @ w.down[expert].T)
-        shared = ACT(x[row] @ w.shared.gate_up.T) @ w.shared.down.T
+            routed += share * (ACT(x[row] @ w.gate_up.data[expert].T) @ w.down.data[expert].T)
+        gate_up, down = (linear.parts[0].data for linear in (w.shared.gate_up, w.shared.down))
+        shared = ACT(x[row] @ gate_up.T) @ down.T
         assert torch.allclose(out[row], 2.0 * routed + shared, atol=1e-3, rtol=1e-4)
 
 
 def test_an_expert_nobody_chose_is_not_run() -> None:
     w = weights()
-    w.gate_up[4].fill_(float("nan"))
+    w.gate_up.data[4].fill_(float("nan"))
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(5))
     experts = torch.tensor([[0, 1], [2, 3], [0, 3], [1, 2], [3, 0], [2, 0]])
     out = routed_experts(x, experts, torch.full((6, 2), 0.5), w, ACT)

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from gnomon.engine.device import DeviceFacts, host_facts
+from gnomon.engine.device import (
+    DeviceFacts,
+    GpuFacts,
+    GpuProcess,
+    described_device,
+    gpu_machine,
+    host_facts,
+)
 from gnomon.engine.memory import plan_memory
 from gnomon.engine.models.config import ModelConfig, parse_config
 from gnomon.engine.models.presets.nano import nano_config
@@ -17,13 +24,25 @@ from gnomon.engine.rules import RULES, check
 
 CONFIG = parse_config(nano_config(2048, {"bos": 0, "eos": 1, "image": 2, "video": 3}))
 DEVICE = DeviceFacts(kind="cpu", name="a test machine", memory_bytes=1 << 33)
+H200S = described_device("h200", 2)
+
+
+def gpu(*processes: GpuProcess) -> DeviceFacts:
+    """One live GPU of 80 GB, 60 of them free."""
+    return gpu_machine(
+        (GpuFacts("GPU-1", "NVIDIA H100", 80 * 10**9, 60 * 10**9, "sm_90", processes),)
+    )
+
+
+OURS = GpuProcess(4321, "python3", 20 * 10**9)
+STRANGER = GpuProcess(77, "unknown", None)
 
 
 def refusals(
     config: ModelConfig = CONFIG, device: DeviceFacts = DEVICE, **options: Any
 ) -> dict[str, str]:
     asked = EngineOptions(model="nano", **options)
-    found = check(config, device, asked, plan_memory(config, asked))
+    found = check(config, device, asked, plan_memory(config, asked, device))
     assert all(refusal.remedy for refusal in found)
     return {refusal.code: refusal.message for refusal in found}
 
@@ -50,6 +69,43 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {"num_blocks": 50_000},
         "pools of 16,384,000,000 bytes do not fit the 8,589,934,592 bytes of a test machine",
     ),
+    (
+        "device-memory",
+        {"device": gpu(), "kv_cache_memory_bytes": 60 * 10**9, "num_blocks": 200_000},
+        r"A rank needs .*weights .*caches 65,536,000,000 \(200,000 blocks of 327,680\).*GPU-1 may "
+        r"use 60,000,000,000 \(--gpu-memory-utilization is 0.9\)",
+    ),
+    (
+        "tensor-parallel",
+        {"device": described_device("h200", 4), "tensor_parallel_size": 3},
+        "--tensor-parallel-size 3 cannot divide this model: the size is 3; it must be one of 1",
+    ),
+    (
+        "tensor-parallel",
+        {
+            "device": H200S,
+            "tensor_parallel_size": 2,
+            "config": replace(CONFIG, num_heads=3, num_kv_heads=3),
+        },
+        "3 query heads do not divide by 2; 3 KV heads neither divide by 2 nor divide it",
+    ),
+    ("ranks-on-cpu", {"tensor_parallel_size": 2}, "is 2, but the CPU backend runs in one process"),
+    (
+        "gpu-count",
+        {"device": H200S, "tensor_parallel_size": 4},
+        "is 4, but 2 x NVIDIA H200 has 2 GPUs",
+    ),
+    (
+        "shared-gpu",
+        {"device": gpu(OURS, STRANGER)},
+        r"GPU-1 by pid 4321 \(python3, 20,000,000,000 bytes\); GPU-1 by pid 77 \(unknown, an",
+    ),
+    (
+        "context-parallel",
+        {"decode_context_parallel_size": 2, "sequence_parallel_size": 4},
+        "--decode-context-parallel-size 2, --sequence-parallel-size 4: a rank holds whole",
+    ),
+    ("host-cache", {"host_cache_bytes": 1 << 30}, "--host-cache-bytes is 1,073,741,824, but this"),
     (
         "budget-below-requests",
         {"max_num_batched_tokens": 200, "max_num_seqs": 201, "max_model_len": 900},
@@ -103,6 +159,10 @@ def test_a_broken_rule_is_refused_alone_and_with_its_numbers(
         {"kv_cache_dtype": "mxfp4", "index_cache_dtype": "bf16"},
         {"kv_cache_dtype": "fp8", "index_cache_dtype": "nvfp4"},
         {"config": replace(CONFIG, init_blocks=3)},
+        {"device": gpu(OURS), "allow_shared_gpu": True},
+        {"device": gpu()},
+        {"device": H200S, "tensor_parallel_size": 2},
+        {"device": H200S, "host_cache_bytes": 1 << 30},
     ],
 )
 def test_what_just_holds_is_accepted(options: dict[str, Any]) -> None:
@@ -116,11 +176,14 @@ def test_all_broken_rules_are_told_together_in_the_order_of_the_table() -> None:
         block_size=16,
         max_model_len=99_999,
         num_blocks=1,
+        tensor_parallel_size=5,
+        prefill_context_parallel_size=2,
+        host_cache_bytes=1,
         max_num_batched_tokens=4,
         index_topk_freq=2,
     )
-    order = [rule.code for rule in RULES if rule.code != "cache-format"]
-    assert list(found) == order
+    on_gpus = {"cache-format", "gpu-count", "shared-gpu"}
+    assert list(found) == [rule.code for rule in RULES if rule.code not in on_gpus]
 
 
 def test_codes_are_unique_and_every_rule_has_a_case() -> None:

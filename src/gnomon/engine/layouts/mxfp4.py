@@ -21,13 +21,17 @@ _MANTISSA = 0x7FFFFF
 _FIRST_OVERFLOWING_BYTE = 253
 
 
-def rceil_bytes(amax: torch.Tensor) -> torch.Tensor:
+def rceil_bytes(amax: torch.Tensor, largest: float = E2M1_MAX) -> torch.Tensor:
     """Scale bytes of group maxima: fp32 [...], finite and not negative, to int32 [...].
 
-    The exponent field of ``amax / 6`` (true fp32 division), plus one if any mantissa bit is set.
-    Zero gives byte 0; finite bf16 input never gives more than 253.
+    The exponent field of ``amax / largest`` (true fp32 division), plus one if any mantissa bit is
+    set. Zero gives byte 0; finite bf16 input never gives more than 253.
+
+    Args:
+        amax: largest magnitude of each group.
+        largest: largest magnitude of an element: 6 of e2m1, 448 of e4m3.
     """
-    bits = (amax / E2M1_MAX).view(torch.int32)
+    bits = (amax / largest).view(torch.int32)
     return (bits >> 23) + ((bits & _MANTISSA) != 0).int()
 
 

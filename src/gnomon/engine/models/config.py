@@ -146,7 +146,7 @@ def load_config(path: Path | str, options: EngineOptions | None = None) -> Model
     """
     folder = Path(path)
     raw = read_json_object(folder, "config.json", required=True)
-    config = parse_config(raw, None if options is None else _reuse_of_options(options))
+    config = parse_config(raw, None if options is None else reuse_of_options(options))
     generation = read_json_object(folder, "generation_config.json", required=False)
     extra = id_list(generation.get("eos_token_id"))
     if extra is None:
@@ -183,7 +183,12 @@ def read_json_object(folder: Path, name: str, *, required: bool) -> dict[str, An
     return value
 
 
-def _reuse_of_options(options: EngineOptions) -> SelectionReuse | None:
+def reuse_of_options(options: EngineOptions) -> SelectionReuse | None:
+    """Selection reuse as the options ask for it; None if they leave it to the config.
+
+    Raises:
+        ModelConfigError: options of reuse are set while it is off.
+    """
     reuse = SelectionReuse(
         freq=options.index_topk_freq,
         pattern=options.index_topk_pattern,

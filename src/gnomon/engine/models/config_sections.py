@@ -27,6 +27,19 @@ _ONLY_VALUES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 """Fields with one implemented value; absent means that value."""
 
 
+_QUANT_METHODS = (
+    "fp8",
+    "mxfp8",
+    "mxfp4",
+    "nvfp4",
+    "quark",
+    "compressed-tensors",
+    "modelopt",
+    "modelopt_mixed",
+    "gnomon",
+)
+"""Methods that may hold readable tensors; dtype and shape of each tensor decide."""
+
 _SPARSE_KEYS = frozenset(
     {
         "use_sparse_attention",
@@ -54,15 +67,30 @@ def refuse_unsupported(read: FieldReader) -> None:
     silu_is_swiglu_oai = read.find("model_type") == TRANSFORMERS_TEXT_TYPE
     if act is not None and act != "swigluoai" and not (act == "silu" and silu_is_swiglu_oai):
         read.problem(f"hidden_act is {act!r}; only 'swigluoai' is implemented", "hidden_act")
-    for field in ("rope_scaling", "sliding_window", "quantization_config"):
+    for field in ("rope_scaling", "sliding_window"):
         if read.find(field):
             read.problem(f"{field} is set; this engine does not implement it", field)
+    _check_quantisation(read)
     sparse = read.find(SPARSE)
     if sparse is not None and not isinstance(sparse, Mapping):
         read.problem(f"{SPARSE} is {sparse!r}; it must be an object", SPARSE)
     elif sparse is not None:
         for key in sorted(set(sparse) - _SPARSE_KEYS):
             read.problem(f"{SPARSE}.{key} is not a known key; it would change nothing", SPARSE)
+
+
+def _check_quantisation(read: FieldReader) -> None:
+    """Refuse methods whose tensors would be misread; the files decide about all others."""
+    given = read.find("quantization_config")
+    if given is None:
+        return
+    method = given.get("quant_method") if isinstance(given, Mapping) else given
+    if method not in _QUANT_METHODS:
+        read.problem(
+            f"quantization_config.quant_method is {method!r}; weights may be quantised as MXFP8, "
+            f"MXFP4 or NVFP4, by one of {', '.join(_QUANT_METHODS)}",
+            "quantization_config",
+        )
 
 
 def read_sizes(read: FieldReader) -> dict[str, Any]:

@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import logging
+import math
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
 from gnomon.engine.errors import CheckpointError
 from gnomon.engine.models.config import ModelConfig, read_json_object
+from gnomon.engine.models.dummy import fill
+from gnomon.engine.models.matrix import Matrix
 from gnomon.engine.models.minimax_m3 import MiniMaxM3
-from gnomon.engine.models.shards import (
-    INDEX,
-    TensorHeader,
-    checkpoint_headers,
-    read_tensors,
-    shard_files,
-)
-from gnomon.engine.models.tensor_names import Index, is_text_tensor, parts_of_name, plain_name
-from gnomon.engine.models.tensors import Shape, tensor_shapes
+from gnomon.engine.models.progress import progress
+from gnomon.engine.models.quantise import quantise
+from gnomon.engine.models.shards import INDEX, checkpoint_headers, read_tensors, shard_files
+from gnomon.engine.models.stored import Piece, Stored, locate
+from gnomon.engine.models.weight_formats import Formats, WeightGroup, group_of
 from gnomon.engine.models.weights import empty_weights, released_targets
-from gnomon.engine.options import ComputeDtype, EngineOptions
-
-logger = logging.getLogger(__name__)
-
-_FLOAT_DTYPES = ("F32", "F16", "BF16")
-_MOST_NAMED = 8  # problems of one kind spelled out in an error
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One released tensor inside a tensor of a file."""
-
-    file: Path
-    stored_name: str
-    shape: Shape
-    index: Index
+from gnomon.engine.options import ComputeDtype, EngineOptions, LoadFormat, WeightFormat
 
 
 def resolve_model(name_or_path: str) -> Path:
@@ -89,10 +72,14 @@ def resolve_model(name_or_path: str) -> Path:
     return target
 
 
-def fingerprint(path: Path | str) -> str:
+def fingerprint(path: Path | str, *, weights: bool = True) -> str:
     """sha256, in hex, over the names and bytes of everything that decides what is served.
 
     That is config, generation config, weights and their index, tokenizer and chat template.
+
+    Args:
+        path: checkpoint directory.
+        weights: False leaves the weight files out, for random weights.
     """
     folder = Path(path)
     read_json_object(folder, "config.json", required=True)
@@ -104,7 +91,8 @@ def fingerprint(path: Path | str) -> str:
         "chat_template.jinja",
         INDEX,
     }
-    files = [*(folder / n for n in names if (folder / n).is_file()), *shard_files(folder)]
+    shards = shard_files(folder) if weights else ()
+    files = [*(folder / n for n in names if (folder / n).is_file()), *shards]
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda f: f.name):
         with file.open("rb") as stream:
@@ -129,76 +117,135 @@ def load_model(
     """Load the text model of a checkpoint.
 
     Memory in use is the model's plus one tensor: headers are checked before anything is read, then
-    each file is streamed into its place.
+    each file is streamed into its place. Quantised matrices stay packed; plain ones are packed on
+    the way in if the options say so.
 
     Args:
         path: checkpoint directory, single file or sharded, in the released layout or in that of
             transformers' text-only class.
         config: from :func:`gnomon.engine.models.config.load_config` of the same directory.
-        options: for the compute dtype.
+        options: for the compute dtype, the load format and the formats of experts and linears.
         device: where the weights go.
 
     Raises:
-        CheckpointError: naming every missing, unexpected, misshapen or unreadable tensor.
+        CheckpointError: naming every missing, unexpected, misshapen or unreadable tensor, or a
+            matrix that is already packed in another format than asked.
     """
     where = torch.device(device)
-    headers = checkpoint_headers(Path(path))
-    parts = _locate(headers, config)
-    weights = empty_weights(config, compute_dtype(options, where), where)
-    targets = released_targets(config, weights)
-    for file in sorted({part.file for part in parts.values()}):
-        wanted: dict[str, list[tuple[str, _Part]]] = {}
-        for name, part in parts.items():
-            if part.file == file and name in targets:
-                wanted.setdefault(part.stored_name, []).append((name, part))
-        for stored_name, tensor in read_tensors(file, list(wanted)):
-            for name, part in wanted[stored_name]:
-                targets[name].copy_(tensor[part.index] if part.index else tensor)
+    dtype = compute_dtype(options, where)
+    if options.load_format is LoadFormat.DUMMY:
+        return _dummy_model(config, options, dtype, where)
+    stored = stored_tensors(Path(path), config)
+    weights = empty_weights(config, dtype, where, loaded_formats(stored, options))
+    _stream(stored, released_targets(config, weights))
     return MiniMaxM3(config, weights)
 
 
-def _locate(headers: dict[str, TensorHeader], config: ModelConfig) -> dict[str, _Part]:
-    """Every tensor of the model, by released name, with where it is in the files."""
-    text = {name: h for name, h in headers.items() if is_text_tensor(name)}
-    if len(text) < len(headers):
-        logger.info(
-            "text only: skipping %d tensors of the vision tower, its projector or built-in drafts",
-            len(headers) - len(text),
+def has_weights(path: Path) -> bool:
+    """Whether a checkpoint directory has weight files, or an index that names some."""
+    return (path / INDEX).is_file() or any(path.glob("*.safetensors"))
+
+
+def stored_tensors(path: Path, config: ModelConfig) -> dict[str, Stored]:
+    """Every tensor of a checkpoint from its headers; see :func:`locate`."""
+    return locate(checkpoint_headers(path), config)
+
+
+def loaded_formats(stored: Mapping[str, Stored], options: EngineOptions) -> Formats:
+    """Format of every matrix once it is loaded: what the files hold, or what they are packed to.
+
+    Raises:
+        CheckpointError: a matrix is packed already, and in another format than asked.
+    """
+    asked = asked_formats(options)
+    wrong = [
+        f"{name} is {tensor.format.value}"
+        for name, tensor in stored.items()
+        if asked(name) is not None and tensor.format not in (WeightFormat.PLAIN, asked(name))
+    ]
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if wrong[1:] else ""
+        raise CheckpointError(
+            f"{wrong[0]}{more}: only bf16 weights can be quantised while they are loaded; leave "
+            "--expert-weights and --linear-weights out, or give the bf16 checkpoint"
         )
-    expected = tensor_shapes(config)
-    parts: dict[str, _Part] = {}
-    unexpected: list[str] = []
-    unusable: list[str] = []
-    for stored_name, header in text.items():
-        name = plain_name(stored_name)
-        split = parts_of_name(name, header.shape, expected)
-        if not split or any(part not in expected for part, _, _ in split):
-            unexpected.append(stored_name)
-            continue
-        if header.dtype not in _FLOAT_DTYPES:
-            unusable.append(f"{stored_name} is {header.dtype}")
-        for part, shape, index in split:
-            parts[part] = _Part(header.file, stored_name, shape, index)
-    missing = [name for name in expected if name not in parts]
-    misshapen = [
-        f"{parts[name].stored_name} gives {name} {list(parts[name].shape)}, not {list(shape)}"
-        for name, shape in expected.items()
-        if name in parts and parts[name].shape != shape
-    ]
-    problems = [
-        *_listing("missing", missing),
-        *_listing("unexpected", unexpected),
-        *_listing("of the wrong shape for config.json", misshapen),
-        *_listing(f"of a dtype other than {', '.join(_FLOAT_DTYPES)}", unusable),
-    ]
-    if problems:
-        raise CheckpointError("the checkpoint does not match its config:\n" + "\n".join(problems))
-    return parts
+    formats = {name: asked(name) or tensor.format for name, tensor in stored.items()}
+    return formats.__getitem__
 
 
-def _listing(what: str, items: list[str]) -> list[str]:
-    if not items:
-        return []
-    more = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    plural = "tensor is" if len(items) == 1 else "tensors are"
-    return [f"  - {len(items)} {plural} {what}: {'; '.join(items[:_MOST_NAMED])}{more}"]
+def asked_formats(options: EngineOptions) -> Callable[[str], WeightFormat | None]:
+    """Format that the options ask of each matrix; None leaves it as the checkpoint has it."""
+    by_group = {
+        WeightGroup.EXPERTS: options.expert_weights,
+        WeightGroup.LINEARS: options.linear_weights,
+    }
+    return lambda name: by_group.get(group_of(name))
+
+
+def _dummy_model(
+    config: ModelConfig, options: EngineOptions, dtype: torch.dtype, device: torch.device
+) -> MiniMaxM3:
+    asked = asked_formats(options)
+    weights = empty_weights(config, dtype, device, lambda name: asked(name) or WeightFormat.PLAIN)
+    generator = torch.Generator(device).manual_seed(options.seed & (2**63 - 1))
+    for name, target in released_targets(config, weights).items():
+        fill(name, target, generator)
+    return MiniMaxM3(config, weights)
+
+
+def _stream(stored: Mapping[str, Stored], targets: Mapping[str, torch.Tensor | Matrix]) -> None:
+    """Read every file once, one tensor at a time, into the targets that want it."""
+    wanted: dict[Path, dict[str, list[tuple[str, str, Piece]]]] = {}
+    for name in targets:
+        for role, piece in stored[name].pieces.items():
+            users = wanted.setdefault(piece.file, {}).setdefault(piece.stored_name, [])
+            users.append((name, role, piece))
+    total = sum(file.stat().st_size for file in wanted)
+    with progress("loading weights", total) as advance:
+        for file, tensors in sorted(wanted.items()):
+            for stored_name, tensor in read_tensors(file, list(tensors)):
+                for name, role, piece in tensors[stored_name]:
+                    part = tensor[piece.index] if piece.index else tensor
+                    try:
+                        put(targets[name], role, part)
+                    except ValueError as error:
+                        raise CheckpointError(
+                            f"{stored_name} of {file.name} cannot be used: {error}"
+                        ) from error
+                advance(tensor.nbytes)
+
+
+def put(target: torch.Tensor | Matrix, role: str, tensor: torch.Tensor) -> None:
+    """Copy one stored tensor into its place.
+
+    Args:
+        target: a tensor, or a matrix in the stored format or (from a plain source) in another.
+        role: "data", "scale", "multiplier" or "divisor".
+        tensor: what the file holds.
+
+    Raises:
+        ValueError: a scale or factor is NaN or not positive, or a plain source cannot be packed.
+    """
+    if isinstance(target, torch.Tensor):
+        target.copy_(tensor)
+    elif role == "data":
+        packed = target.format is not WeightFormat.PLAIN
+        if packed and tensor.dtype.is_floating_point and tensor.itemsize > 1:
+            made = quantise(tensor.to(target.data.device), target.format)
+            for place, source in zip(target.tensors, made.tensors, strict=True):
+                place.copy_(source)
+        else:
+            target.data.copy_(tensor)
+    elif role == "scale":
+        assert target.scale is not None
+        e4m3 = target.scale.dtype is torch.float8_e4m3fn
+        codes = tensor.view(torch.uint8)
+        if bool(((codes & 0x7F) == 0x7F if e4m3 else codes == 0xFF).any()):
+            raise ValueError("it has a scale that is NaN")
+        target.scale.copy_(tensor if e4m3 else codes)
+    else:
+        assert target.row_scale is not None
+        factor = float(tensor.reshape(-1)[0])
+        if not 0 < factor < math.inf:
+            raise ValueError(f"its factor is {factor}; it must be positive and finite")
+        target.row_scale.fill_(factor if role == "multiplier" else 1.0 / factor)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
-from gnomon.engine.models.layers import SwiGluOai
+from gnomon.engine.models.layers import SwiGluOai, sigmoid
+from gnomon.engine.models.matrix import Matrix
 from gnomon.engine.models.weights import MlpWeights, MoeWeights
+from gnomon.engine.row_tiles import linear, multiply_groups
 
 
 def mlp(x: torch.Tensor, w: MlpWeights, act: SwiGluOai) -> torch.Tensor:
     """X [R, h] through gate and up, the activation, and down."""
-    return F.linear(act(F.linear(x, w.gate_up)), w.down)
+    return w.down(act(w.gate_up(x)))
 
 
 def route(x: torch.Tensor, w: MoeWeights, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -25,7 +26,7 @@ def route(x: torch.Tensor, w: MoeWeights, top_k: int) -> tuple[torch.Tensor, tor
     Returns:
         Experts int64 [R, top_k] and their weights fp32 [R, top_k], which sum to 1.
     """
-    scores = torch.sigmoid(F.linear(x.float(), w.router))
+    scores = sigmoid(linear(x.float(), w.router))
     experts = torch.topk(scores + w.bias, top_k, dim=-1).indices
     chosen = scores.gather(-1, experts)
     return experts, chosen / chosen.sum(-1, keepdim=True)
@@ -47,17 +48,22 @@ def routed_experts(
     """
     rows, top_k = experts.shape
     order = experts.flatten().argsort(stable=True)
-    counts = torch.bincount(experts.flatten(), minlength=w.gate_up.shape[0]).tolist()
-    grouped = x[order // top_k]
+    counts = torch.bincount(experts.flatten(), minlength=w.gate_up.data.shape[0])
+    bounds = [0, *counts.cumsum(0).tolist()]
+
+    def grouped(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
+        out = x.new_empty((len(x), matrix.num_rows))
+        multiply_groups(x, bounds, lambda expert: matrix[expert].dense(x.dtype).t(), out)
+        return out
+
+    inner = act(grouped(x[order // top_k], w.gate_up))
     outputs = torch.empty(rows * top_k, x.shape[1], dtype=torch.float32, device=x.device)
-    start = 0
-    for expert, count in enumerate(counts):
-        if count == 0:
-            continue
-        inner = act(F.linear(grouped[start : start + count], w.gate_up[expert]))
-        outputs[order[start : start + count]] = F.linear(inner, w.down[expert]).float()
-        start += count
-    return (outputs.view(rows, top_k, x.shape[1]) * weights[..., None]).sum(1)
+    outputs[order] = grouped(inner, w.down).float()
+    by_choice = outputs.view(rows, top_k, x.shape[1])
+    total = by_choice[:, 0] * weights[:, :1]
+    for choice in range(1, top_k):  # one after another: a row's sum has one order, whatever R
+        total = total + by_choice[:, choice] * weights[:, choice, None]
+    return total
 
 
 def moe(x: torch.Tensor, w: MoeWeights, top_k: int, scaling: float, act: SwiGluOai) -> torch.Tensor:

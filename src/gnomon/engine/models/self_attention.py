@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
 from gnomon.engine.attention.backend import AttentionBackend
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
@@ -50,7 +49,7 @@ class SelfAttention:
             Output [R, h], and the selection this layer attended to (None: dense).
         """
         w, (d, di) = self.weights, self.dims
-        q, k, v, *index = F.linear(x, w.qkv).split(self.widths, dim=-1)
+        q, k, v, *index = w.qkv(x).split(self.widths, dim=-1)
         q = self._norm_rope(q, d, w.q_norm, turn)
         k = self._norm_rope(k, d, w.k_norm, turn)
         index_q, index_k = None, None
@@ -67,7 +66,7 @@ class SelfAttention:
             if selection is None:
                 raise RuntimeError("a layer reuses a selection before any layer computed one")
             out = backend.sparse(cache, rows, q, selection)
-        return F.linear(out.flatten(1), w.o), selection
+        return w.o(out.flatten(1)), selection
 
     def _norm_rope(
         self, x: torch.Tensor, dim: int, weight: torch.Tensor, turn: Rotation

@@ -21,6 +21,7 @@ def gather_facts(
     pools: PagePools,
     max_model_len: int,
     fingerprint: str,
+    weights: dict[str, str],
     compute_dtype: str,
     backend: str,
 ) -> EngineFacts:
@@ -29,6 +30,7 @@ def gather_facts(
     return EngineFacts(
         model=options.model,
         model_fingerprint=fingerprint,
+        weights=weights,
         architecture=config.architecture,
         compute_dtype=compute_dtype,
         device=f"{device.kind} ({device.name})",
@@ -61,6 +63,7 @@ def cache_salt(facts: EngineFacts, pools: PagePools) -> str:
     ]
     identity = (
         facts.model_fingerprint,
+        sorted(facts.weights.items()),
         facts.compute_dtype,
         facts.backend,
         facts.block_size,
