@@ -96,17 +96,11 @@ def element(j, PART: tl.constexpr, ELEM: tl.constexpr, DIM: tl.constexpr, ORDER:
 
 
 @triton.jit
-def _token_at(t):
-    """For token 16 k + 8 h + 2 t + o in value order: 16 t + 2 h + o."""
-    return t // 2 % 4 * 16 + t // 8 % 2 * 2 + t % 2
-
-
-@triton.jit
 def code_at(t, j, TOKENS: tl.constexpr, DIM: tl.constexpr, ORDER: tl.constexpr):
     """Where byte j of token t lies: the byte of entry j of both parts, from the page's start."""
     if ORDER == 2:
-        step = t // 16
-        of_token = step // 2 * 512 + step % 2 * 8 + _token_at(t)
+        # Token 16 k + 8 h + 2 t + o.
+        of_token = t // 32 * 512 + t // 16 % 2 * 8 + t // 2 % 4 * 16 + t % 2 * 2 + t // 8 % 2
         return of_token + j // 16 * (16 * TOKENS) + j // 8 % 2 * 4 + j % 8 * 64
     elif ORDER == 1:  # noqa: RET505 - a compile-time branch
         return t * (DIM // 2) + ((j % 16) // 4) * (DIM // 8) + (j // 16) * 4 + j % 4
@@ -118,8 +112,8 @@ def code_at(t, j, TOKENS: tl.constexpr, DIM: tl.constexpr, ORDER: tl.constexpr):
 def scale_at(t, g, TOKENS: tl.constexpr, GROUPS: tl.constexpr, ORDER: tl.constexpr):
     """Where the scale of group g of token t lies in the scale region of a 4-bit page."""
     if ORDER == 2:
-        at = _token_at(t)
-        return at // 16 * (TOKENS // 4) + t // 16 * 4 + at % 16 + g * TOKENS
+        of_token = t // 2 % 4 * (TOKENS // 4) + t // 16 * 4 + t // 8 % 2 * 2 + t % 2
+        return of_token + g * TOKENS
     else:  # noqa: RET505 - a compile-time branch
         return t * GROUPS + g
 
@@ -127,7 +121,10 @@ def scale_at(t, g, TOKENS: tl.constexpr, GROUPS: tl.constexpr, ORDER: tl.constex
 @triton.jit
 def codes_of(byte, ORDER: tl.constexpr):
     """The codes of a stored byte (int32): of part 0, then of part 1."""
-    if ORDER > 0:
+    if ORDER == 2:
+        low = ((byte >> 4) & 8) | ((byte >> 1) & 7)
+        high = ((byte & 1) << 3) | ((byte >> 4) & 7)
+    elif ORDER == 1:
         low = ((byte >> 4) & 8) | ((byte >> 2) & 7)
         high = ((byte >> 2) & 8) | ((byte >> 4) & 4) | (byte & 3)
     else:
@@ -139,10 +136,12 @@ def codes_of(byte, ORDER: tl.constexpr):
 @triton.jit
 def byte_with(low, high, ORDER: tl.constexpr):
     """The stored byte of two codes (int32): the inverse of :func:`codes_of`."""
-    if ORDER > 0:
+    if ORDER == 2:
+        return ((low & 8) << 4) | ((low & 7) << 1) | ((high & 7) << 4) | (high >> 3)
+    elif ORDER == 1:  # noqa: RET505 - a compile-time branch
         left = ((low & 8) << 4) | ((low & 7) << 2)
         return left | ((high & 8) << 2) | ((high & 4) << 4) | (high & 3)
-    else:  # noqa: RET505 - a compile-time branch
+    else:
         return low | (high << 4)
 
 
