@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.unit.models.spellings import released
 
 from gnomon.engine.errors import CheckpointError
 from gnomon.engine.memory import plan_memory
+from gnomon.engine.models import loader
 from gnomon.engine.models.config import ModelConfig, load_config, parse_config
 from gnomon.engine.models.loader import fingerprint, load_model, resolve_model
 from gnomon.engine.models.matrix import Matrix
@@ -84,6 +86,27 @@ def test_shards_and_a_single_file_load_alike(folder: Path, tensors: Tensors) -> 
     assert torch.equal(sharded.embed, whole.embed)
     fused = [weights.layers[3].attention.qkv.parts for weights in (sharded, whole)]
     assert torch.equal(fused[0][0].data, fused[1][0].data)
+
+
+@pytest.mark.parametrize("experts", [None, "mxfp4"])
+def test_one_stored_tensor_is_held_at_a_time(
+    folder: Path, tensors: Tensors, experts: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(folder, tensors, shards=3)
+    alive: list[weakref.ref[torch.Tensor]] = []
+    read = loader.read_tensors
+
+    def watched(file: Path, names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        for name in names:
+            assert all(ref() is None for ref in alive), f"another tensor was held before {name}"
+            ((_, tensor),) = read(file, [name])
+            alive.append(weakref.ref(tensor))
+            yield name, tensor
+            del tensor
+
+    monkeypatch.setattr(loader, "read_tensors", watched)
+    load(folder, expert_weights=experts)
+    assert len(alive) == len(tensors)
 
 
 @pytest.mark.parametrize("prefix", ["model.language_model.", "plain"])

@@ -213,6 +213,7 @@ def _stream(stored: Mapping[str, Stored], targets: Mapping[str, torch.Tensor | M
                             f"{stored_name} of {file.name} cannot be used: {error}"
                         ) from error
                 advance(tensor.nbytes)
+                del tensor, part  # before the next one is read
 
 
 def put(target: torch.Tensor | Matrix, role: str, tensor: torch.Tensor) -> None:
