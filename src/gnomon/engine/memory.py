@@ -123,13 +123,16 @@ def layer_pages(config: ModelConfig, options: EngineOptions) -> tuple[LayerPages
     Raises:
         LayoutError: a format cannot store the model's head or index dim.
     """
-    kv = geometry(options.kv_cache_dtype, config.block_size, config.head_dim, "kv")
+    kv = options.kv_cache_dtype
+    key = geometry(kv, config.block_size, config.head_dim, "key")
+    value = geometry(kv, config.block_size, config.head_dim, "value")
     index: PageGeometry | None = None
     if any(layer.owns_index for layer in config.layers):
         index = geometry(options.index_format, config.block_size, config.index_dim, "index")
     heads = kv_heads_of_rank(config, options.tensor_parallel_size)
     return tuple(
-        LayerPages(heads, kv, kv, index if layer.owns_index else None) for layer in config.layers
+        LayerPages(heads, key, value, index if layer.owns_index else None)
+        for layer in config.layers
     )
 
 
@@ -288,7 +291,7 @@ def _layout_problems(config: ModelConfig, options: EngineOptions) -> tuple[str, 
     """Why the asked formats cannot store the model; each problem once."""
     problems = []
     try:
-        geometry(options.kv_cache_dtype, config.block_size, config.head_dim, "kv")
+        geometry(options.kv_cache_dtype, config.block_size, config.head_dim, "key")
     except LayoutError as error:
         problems.append(f"keys and values: {error}")
     if any(layer.owns_index for layer in config.layers):
