@@ -20,12 +20,16 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder that gets a new folder for this run.")] = Path(
         "runs"
     ),
+    point: Annotated[
+        str | None,
+        typer.Option(help="Which point, or the beginning of its id, where there are several."),
+    ] = None,
 ) -> None:
-    """Run a recipe: serve, attest, replay, evaluate, and leave a folder of evidence.
+    """Run a point of a recipe: serve, attest, replay, evaluate, and leave a folder of evidence.
 
     Exit status: 0 if the integration verdict passed, 1 if not, 2 if the recipe is refused,
     128 + signal if interrupted.
     """
     from gnomon.harness.command import run_command
 
-    raise typer.Exit(run_command(recipe, out))
+    raise typer.Exit(run_command(recipe, out, point))

@@ -41,8 +41,8 @@ _STYLES = {
 }
 
 
-def run_command(recipe: Path, out: Path) -> int:
-    """Run a recipe and print what came of it; returns the exit status."""
+def run_command(recipe: Path, out: Path, point: str | None = None) -> int:
+    """Run a point of a recipe and print what came of it; returns the exit status."""
     from gnomon.harness.recipes.load import check_recipe
     from gnomon.harness.run import Run, execute
 
@@ -52,9 +52,9 @@ def run_command(recipe: Path, out: Path) -> int:
     with _signals_cancel(cancel) as received:
         try:
             with _status(console, f"planning {recipe}"):
-                checked = check_recipe(recipe, cancel)
+                checked = check_recipe(recipe, cancel, point)
         except RecipeRefused as refusal:
-            _print_refusal(errors, refusal)
+            print_refusal(errors, refusal)
             return REFUSED
         except RunCancelled:
             errors.print("interrupted while planning: nothing was started, no folder was made")
@@ -184,7 +184,8 @@ def _status(console: Console, message: str) -> Iterator[None]:
         yield
 
 
-def _print_refusal(console: Console, refusal: RecipeRefused) -> None:
+def print_refusal(console: Console, refusal: RecipeRefused) -> None:
+    """Print every problem of a recipe, each with what to change."""
     count = len(refusal.problems)
     console.print(
         Text.assemble(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnomon.harness.adapters.dialogue import template_kwargs
 from gnomon.harness.adapters.protocol import (
     Command,
     Deployment,
@@ -147,7 +148,7 @@ def _arguments(point: Point) -> dict[str, Any]:
             "cudagraph_capture_sizes": _ladder(graph // point.verified_tokens) if graph else None,
             **flags,
             **_drafts(point),
-            "default_chat_template_kwargs": _template_kwargs(point),
+            "default_chat_template_kwargs": template_kwargs(point),
             "kv_transfer_config": _connector(point),
         }
     )
@@ -163,11 +164,6 @@ def _drafts(point: Point) -> dict[str, Any]:
         "num_speculative_tokens": drafted.tokens,
         "spec_decode_acceptance_length": point.forced.length if point.forced else None,
     }
-
-
-def _template_kwargs(point: Point) -> Mapping[str, Any] | None:
-    mode = point.drafted.thinking if point.drafted is not None else "enabled"
-    return point.model.thinking_kwargs.get(mode)
 
 
 def _ladder(largest: int) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnomon.harness.adapters.dialogue import reasoning_parser
 from gnomon.harness.adapters.protocol import (
     Command,
     Deployment,
@@ -163,7 +164,7 @@ def _arguments(point: Point) -> dict[str, Any]:
             **set_flags(point.engine.settings),
             **_drafts(point),
             "tool_call_parser": model.parsers and model.parsers.tool,
-            "reasoning_parser": model.parsers and model.parsers.reasoning,
+            "reasoning_parser": reasoning_parser(point),
             **_tier(point),
         }
     )

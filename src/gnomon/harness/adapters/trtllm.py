@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from gnomon.harness.adapters.acceptance import accepted_drafts
+from gnomon.harness.adapters.dialogue import reasoning_parser
 from gnomon.harness.adapters.protocol import (
     Command,
     Deployment,
@@ -74,7 +75,7 @@ class TrtllmAdapter:
                 and limits.max_num_batched_tokens.value,
                 "max_seq_len": limits.max_model_len and limits.max_model_len.value,
                 "tool_parser": model.parsers and model.parsers.tool,
-                "reasoning_parser": model.parsers and model.parsers.reasoning,
+                "reasoning_parser": reasoning_parser(point),
                 "extra_llm_api_options": f"{{folder}}/{OPTIONS_FILE}",
             }
         )

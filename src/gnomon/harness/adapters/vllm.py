@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnomon.harness.adapters.dialogue import reasoning_parser, template_kwargs
 from gnomon.harness.adapters.offload import Tier, render_tier
 from gnomon.harness.adapters.protocol import (
     Command,
@@ -213,17 +214,11 @@ def arguments(
             "speculative_config": speculative_config(point, draft_backend),
             "enable_auto_tool_choice": True if model.parsers is not None else None,
             "tool_call_parser": model.parsers and model.parsers.tool,
-            "reasoning_parser": model.parsers and model.parsers.reasoning,
+            "reasoning_parser": reasoning_parser(point),
             "default_chat_template_kwargs": template_kwargs(point),
             "kv_transfer_config": transfer,
         }
     )
-
-
-def template_kwargs(point: Point) -> Mapping[str, Any] | None:
-    """What the chat template is given by default, so that the mode is the golden curve's."""
-    mode = point.drafted.thinking if point.drafted is not None else "enabled"
-    return point.model.thinking_kwargs.get(mode)
 
 
 def speculative_config(point: Point, draft_backend: str | None) -> dict[str, Any] | None:

@@ -34,13 +34,14 @@ class Coverage:
             return None
         if self.partial:
             asked = ", ".join(self.partial)
-            return f"only {asked} asks the serving plan of arm {self.arm}: not a full suite"
-        return f"no evaluation asks the serving plan of arm {self.arm}"
+            return f"arm {self.arm}: its serving plan is asked by no full suite, only {asked}"
+        return f"arm {self.arm}: no evaluation asks its serving plan"
 
 
 def coverage_of(arm: Arm) -> Coverage:
     """What asks an arm, by the scope of each suite's manifest."""
-    full, partial = [], []
+    full: list[str] = []
+    partial: list[str] = []
     for spec in arm.evals:
         named = f"{spec.suite} through {spec.api}"
         (full if load_manifest(spec.suite).scope == "full" else partial).append(named)

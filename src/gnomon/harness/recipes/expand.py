@@ -227,8 +227,8 @@ def _because(arm: Arm, concurrency: int, profile: Profile) -> str:
     reason = f": {arm.why}" if arm.why is not None else ""
     if profile == "eval":
         return (
-            f"asks {_suites(arm)} of the serving plan of arm {arm.name}, verifying for real; "
-            f"sized for {concurrency} sessions"
+            f"{_suites(arm)} must ask the serving plan of arm {arm.name} with real verification; "
+            f"sized like its point of {concurrency} sessions"
         )
     return f"arm {arm.name} lists concurrency {concurrency}{reason}"
 

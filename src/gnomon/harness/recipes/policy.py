@@ -133,6 +133,15 @@ def _uniform_client(point: Point) -> Iterator[Problem]:
         )
 
 
+def _uniform_stream(point: Point) -> Iterator[Problem]:
+    if "stream_interval" in set_flags(point.engine.settings):
+        yield Problem(
+            "engine.flags.stream_interval",
+            "several tokens arrive as one event, so times between tokens mean something else.",
+            "Remove it.",
+        )
+
+
 def _random_weights(point: Point) -> Iterator[Problem]:
     if point.model.weights == "random":
         yield Problem("model.weights", "random weights serve no one.", "Use trained weights.")
@@ -165,6 +174,7 @@ PUBLISHING: tuple[Rule, ...] = (
     Rule("image-digest", "Engines run from an image that is pinned by digest.", _image),
     Rule("revisions", "Model, draft and data set are pinned by revision.", _revisions),
     Rule("uniform-client", "The client's arguments are those of everybody.", _uniform_client),
+    Rule("uniform-stream", "Every token is streamed as it comes.", _uniform_stream),
     Rule("trained-weights", "The model is a trained one.", _random_weights),
 )
 """Rules whose breach keeps numbers from being published."""
