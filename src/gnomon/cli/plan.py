@@ -148,8 +148,9 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
 
     table = Table(title=title, title_justify="left")
     for i, heading in enumerate(headings):
-        text = i == 0 or heading in ("layout",)
-        table.add_column(heading, justify="left" if text else "right")
+        text = i == 0 or heading == "layout"
+        # Folded, not cut, on a narrow terminal: no digit may be lost.
+        table.add_column(heading, justify="left" if text else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -86,7 +86,7 @@ def test_two_layers_at_full_width_take_what_is_planned(tmp_path: Path, experts: 
         return asked_formats(options)(name) or WeightFormat.PLAIN
 
     planned = weight_bytes(config, ComputeDtype.BFLOAT16, formats)
-    assert planned <= held < planned + 64 * 512  # allocations are rounded up to 512 bytes
+    assert planned <= held < planned * 1.001  # the allocator rounds up
     moe = model.weights.layers[1].mlp
     values = moe.gate_up[5].dense(torch.bfloat16)  # type: ignore[union-attr]
     assert bool(torch.isfinite(values).all())

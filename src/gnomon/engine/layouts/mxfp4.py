@@ -31,7 +31,8 @@ def rceil_bytes(amax: torch.Tensor, largest: float = E2M1_MAX) -> torch.Tensor:
         amax: largest magnitude of each group.
         largest: largest magnitude of an element: 6 of e2m1, 448 of e4m3.
     """
-    bits = (amax / largest).view(torch.int32)
+    # By a tensor: torch on CUDA multiplies by the reciprocal of a Python number.
+    bits = (amax / amax.new_full((), largest)).view(torch.int32)
     return (bits >> 23) + ((bits & _MANTISSA) != 0).int()
 
 

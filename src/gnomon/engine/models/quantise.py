@@ -53,9 +53,11 @@ def quantise(weight: torch.Tensor, fmt: WeightFormat) -> Matrix:
 
 def _nvfp4(groups: torch.Tensor, amax: torch.Tensor, width: int) -> Matrix:
     largest = amax.amax() if amax.numel() else amax.new_zeros(())
-    factor = torch.where(largest == 0, 1.0, largest / (E2M1_MAX * E4M3_MAX))
+    # Divisions by tensors: torch on CUDA multiplies by the reciprocal of a Python number.
+    top = amax.new_full((), E2M1_MAX)
+    factor = torch.where(largest == 0, 1.0, largest / (top * E4M3_MAX))
     factor = factor.clamp_min(torch.finfo(torch.float32).tiny)
-    scale = to_e4m3(amax / E2M1_MAX / factor).float().clamp_min(MIN_SCALE)
+    scale = to_e4m3(amax / top / factor).float().clamp_min(MIN_SCALE)
     codes = _codes(groups / (scale * factor), width)
     scales = scale.squeeze(-1).to(torch.float8_e4m3fn)
     return Matrix(WeightFormat.NVFP4, width, codes, scales, factor.repeat(groups.shape[0]))
