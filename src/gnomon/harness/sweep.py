@@ -187,7 +187,7 @@ def commands(point: Point, deployment: Deployment) -> list[str]:
             f"export {name}={shlex.quote(value)}" for name, value in process.command.env.items()
         ]
         for name, text in process.files.items():
-            lines += [f"# file {name}", *(f"#   {line}" for line in text.splitlines())]
+            lines += [f"# file {name}", *(f"#| {line}" for line in text.splitlines())]
         lines.append(shlex.join(process.command.argv))
     settings = adapter.settings(point, {})
     if settings:
