@@ -113,7 +113,7 @@ class MemoryPlan:
 
     @property
     def sessions(self) -> int:
-        """Sessions of :data:`SESSION_TOKENS` that the pools hold at once; 0 if none may be so long."""
+        """Sessions of :data:`SESSION_TOKENS` that fit at once; 0 if no request may be so long."""
         if self.max_model_len < SESSION_TOKENS:
             return 0
         return self.num_blocks // -(-SESSION_TOKENS // self.block_size)
