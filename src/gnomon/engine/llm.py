@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from gnomon.engine.options import EngineOptions
 from gnomon.engine.runner.core import EngineCore
-from gnomon.engine.runner.messages import EngineFacts
+from gnomon.engine.runner.logprobs import Logprobs
+from gnomon.engine.runner.messages import EngineFacts, TokenOutput
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 
 
@@ -19,11 +20,15 @@ class Completion:
         token_ids: tokens generated; the stop token, if one came, is the last.
         finish_reason: why generation ended.
         num_cached: prompt tokens found in the prefix cache.
+        logprobs: of each token, if asked for.
+        prompt_logprobs: of each prompt token from the second on, if asked for.
     """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     num_cached: int
+    logprobs: tuple[Logprobs, ...] = ()
+    prompt_logprobs: tuple[Logprobs, ...] = ()
 
 
 class LLM:
@@ -69,7 +74,7 @@ class LLM:
         sources = [None] * len(prompts) if grammars is None else list(grammars)
         self._calls += 1
         ids = [f"{self._calls}-{i}" for i in range(len(prompts))]
-        tokens: dict[str, list[int]] = {request_id: [] for request_id in ids}
+        outputs: dict[str, list[TokenOutput]] = {request_id: [] for request_id in ids}
         finished: dict[str, Completion] = {}
         try:
             for request_id, prompt, params, source in zip(ids, prompts, each, sources, strict=True):
@@ -78,12 +83,20 @@ class LLM:
                 for _, error in self.core.start_compiled(wait=True):
                     raise error
                 for output in self.core.step():
-                    tokens[output.id] += output.token_ids
+                    outputs[output.id].append(output)
                     if output.finish_reason is not None:
-                        finished[output.id] = Completion(
-                            tuple(tokens[output.id]), output.finish_reason, output.num_cached
-                        )
+                        finished[output.id] = _completion(outputs[output.id], output.finish_reason)
         finally:  # a prompt was refused, or the caller interrupted: leave nothing behind
             for request_id in ids:
                 self.core.abort(request_id)
         return [finished[request_id] for request_id in ids]
+
+
+def _completion(outputs: Sequence[TokenOutput], reason: FinishReason) -> Completion:
+    return Completion(
+        token_ids=tuple(t for output in outputs for t in output.token_ids),
+        finish_reason=reason,
+        num_cached=outputs[0].num_cached,
+        logprobs=tuple(scores for output in outputs for scores in output.logprobs),
+        prompt_logprobs=outputs[0].prompt_logprobs,
+    )

@@ -60,7 +60,11 @@ def test_what_comes_out_is_valid(alone: list[tuple[int, ...]]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_num_batched_tokens": 64, "max_num_seqs": 3}, {"num_blocks": 16}],
+    [
+        {},
+        {"max_num_batched_tokens": 64, "max_num_seqs": 3},
+        {"num_blocks": 9, "max_model_len": 1152},
+    ],
     ids=["one batch", "chunks", "preemption"],
 )
 def test_batches_chunks_hits_and_preemption_do_not_change_tokens(

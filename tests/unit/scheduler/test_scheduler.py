@@ -187,8 +187,9 @@ def test_a_request_aborted_while_its_step_runs_gains_nothing() -> None:
     ("bad", "message"),
     [
         (request("x", 0), "the prompt is empty"),
-        (request("x", 3, max_tokens=0), "max_tokens is 0; it must be at least 1"),
-        (request("x", 3, max_tokens=-5), "max_tokens is -5"),
+        (request("x", 3, max_tokens=-1), "max_tokens is -1; it must be at least 0"),
+        (request("x", 3, logprobs=-1), "logprobs is -1; it must be at least 0"),
+        (request("x", 3, prompt_logprobs=-2), "prompt_logprobs is -2"),
         (
             request("x", 150, max_tokens=51),
             r"maximum context length is 200 tokens, but the request needs 201: 150 in the prompt "

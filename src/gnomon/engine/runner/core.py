@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gnomon.engine.attention.reference.backend import ReferenceBackend
 from gnomon.engine.cache.manager import BlockManager
 from gnomon.engine.cache.pools import build_pools
@@ -10,15 +12,19 @@ from gnomon.engine.grammar.compiler import GrammarCompiler
 from gnomon.engine.grammar.vocabulary import WRITTEN_MARKERS, token_bytes
 from gnomon.engine.memory import layer_pages
 from gnomon.engine.models.loader import fingerprint, load_model, resolve_model
-from gnomon.engine.options import EngineOptions
+from gnomon.engine.models.weights import weight_summary
+from gnomon.engine.options import EngineOptions, LoadFormat
+from gnomon.engine.out_of_memory import memory_told
 from gnomon.engine.runner.constraints import Constraints
 from gnomon.engine.runner.facts import cache_salt, gather_facts
+from gnomon.engine.runner.logprobs import Logprobs
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
 from gnomon.engine.runner.queue_clock import QueueClock
-from gnomon.engine.runner.runner import ModelRunner
+from gnomon.engine.runner.runner import ModelRunner, StepResult
 from gnomon.engine.scheduler.config import SchedulerConfig
 from gnomon.engine.scheduler.request import Request, SamplingParams
 from gnomon.engine.scheduler.scheduler import Scheduler
+from gnomon.engine.scheduler.step import Chunk, Progress
 from gnomon.engine.startup import Startup, prepare
 
 
@@ -48,6 +54,7 @@ class EngineCore:
         )
         self.constraints = Constraints(compiler, startup.config.eos_token_ids)
         self._queue = QueueClock()
+        self._prompt_scores: dict[str, list[Logprobs]] = {}
         self._steps = 0
 
     @classmethod
@@ -58,6 +65,7 @@ class EngineCore:
             StartupRefused: the combination cannot run; carries every reason.
             CheckpointError: the checkpoint cannot be loaded.
             NumericsError: the first forward gave logits that are not finite.
+            OutOfMemory: the weights, the caches or the first step did not fit.
         """
         path = resolve_model(options.model)
         startup = prepare(path, options)
@@ -65,22 +73,25 @@ class EngineCore:
         compiler = GrammarCompiler(
             lambda: token_bytes(path, config.vocab_size, WRITTEN_MARKERS), config.eos_token_ids
         )
-        model = load_model(path, config, options)
-        pools = build_pools(
-            layer_pages(config, options), startup.plan.num_blocks, startup.device.kind
-        )
+        plan, device = startup.plan, startup.device
+        with memory_told("loading the weights", plan, device):
+            model = load_model(path, config, options)
+        with memory_told("allocating the caches", plan, device):
+            pools = build_pools(layer_pages(config, options), plan.num_blocks, device.kind)
         backend = ReferenceBackend()
         runner = ModelRunner(
             model, pools, backend, config.block_size, options.seed, config.eos_token_ids
         )
-        runner.warm_up(min(options.max_num_batched_tokens, startup.plan.max_model_len) - 1)
+        with memory_told("running the first step", plan, device):
+            runner.warm_up(min(options.max_num_batched_tokens, plan.max_model_len) - 1)
         facts = gather_facts(
             config=config,
             options=options,
             device=startup.device,
             pools=pools,
             max_model_len=startup.plan.max_model_len,
-            fingerprint=fingerprint(path),
+            fingerprint=fingerprint(path, weights=options.load_format is not LoadFormat.DUMMY),
+            weights=weight_summary(config, model.weights, options.load_format),
             compute_dtype=str(model.dtype).removeprefix("torch."),
             backend=backend.name,
         )
@@ -160,6 +171,7 @@ class EngineCore:
 
     def _forget(self, request_id: str) -> bool:
         self._queue.forget(request_id)
+        self._prompt_scores.pop(request_id, None)
         return self.constraints.forget(request_id) is not None
 
     def step(self) -> tuple[TokenOutput, ...]:
@@ -168,22 +180,38 @@ class EngineCore:
         if not step.chunks:
             return ()
         self._queue.begin(chunk.request.id for chunk in step.chunks)
-        sampled = self.runner.run(step.chunks, self.constraints)
+        result = self.runner.run(step.chunks, self.constraints)
+        self._keep_prompt_scores(step.chunks, result)
         self._steps += 1
         outputs = tuple(
-            TokenOutput(
-                id=gained.request.id,
-                token_ids=(gained.token_id,),
-                num_cached=gained.request.num_cached,
-                finish_reason=gained.finish_reason,
-                queue_s=self._queue.take(gained.request.id),
-            )
-            for gained in self.scheduler.commit(step, sampled)
+            self._output(gained, result) for gained in self.scheduler.commit(step, result.tokens)
         )
         for output in outputs:
             if output.finish_reason is not None:
                 self.constraints.forget(output.id)
         return outputs
+
+    def _keep_prompt_scores(self, chunks: Sequence[Chunk], result: StepResult) -> None:
+        """Add up a prompt's scores over its chunks; a preempted prompt starts again."""
+        for chunk in chunks:
+            if chunk.start == 0:
+                self._prompt_scores.pop(chunk.request.id, None)
+            if chunk.request.id in result.prompt_logprobs:
+                scores = self._prompt_scores.setdefault(chunk.request.id, [])
+                scores += result.prompt_logprobs[chunk.request.id]
+
+    def _output(self, gained: Progress, result: StepResult) -> TokenOutput:
+        request = gained.request
+        scores = result.logprobs.get(request.id)
+        return TokenOutput(
+            id=request.id,
+            token_ids=() if gained.token_id is None else (gained.token_id,),
+            num_cached=request.num_cached,
+            finish_reason=gained.finish_reason,
+            queue_s=self._queue.take(request.id),
+            logprobs=() if scores is None else (scores,),
+            prompt_logprobs=tuple(self._prompt_scores.pop(request.id, ())),
+        )
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges now."""

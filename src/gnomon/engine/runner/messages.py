@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gnomon.engine.errors import Refusal
+from gnomon.engine.runner.logprobs import Logprobs
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 
 
@@ -60,12 +61,19 @@ class EngineFacts(msgspec.Struct, tag="facts", frozen=True, kw_only=True):
     topk_blocks: int
     seed: int
     speculation: str = "none"
+    weights: dict[str, str] = {}  # group of matrices -> formats they are held in
 
 
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     """New tokens of one request in one step.
 
-    With ``finish_reason`` STOP the last token is the end-of-sequence or stop token itself.
+    With ``finish_reason`` STOP the last token is the end-of-sequence or stop token itself. A
+    request for no tokens has one output without any.
+
+    Attributes:
+        logprobs: of each token, if the request asked for them.
+        prompt_logprobs: with the first output, if the request asked: of every prompt token from
+            the second on.
     """
 
     id: str
@@ -73,6 +81,8 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     num_cached: int = 0
     finish_reason: FinishReason | None = None
     queue_s: float | None = None  # with the first token: the wait for the first step
+    logprobs: tuple[Logprobs, ...] = ()
+    prompt_logprobs: tuple[Logprobs, ...] = ()
 
 
 class StepOutput(msgspec.Struct, tag="step", frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -13,9 +14,25 @@ from gnomon.engine.models.minimax_m3 import MiniMaxM3
 from gnomon.engine.runner.adjust import adjust
 from gnomon.engine.runner.batch import build_input
 from gnomon.engine.runner.constraints import Constraints
+from gnomon.engine.runner.logprobs import Logprobs, prompt_rows, score, tiles
 from gnomon.engine.runner.sampler import sample
 from gnomon.engine.scheduler.request import Request, SamplingParams
 from gnomon.engine.scheduler.step import Chunk
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step gave, by request id.
+
+    Attributes:
+        tokens: the token of every chunk that samples.
+        logprobs: of those tokens, for requests that ask.
+        prompt_logprobs: of the prompt tokens behind the chunk's, for requests that ask.
+    """
+
+    tokens: dict[str, int] = field(default_factory=dict)
+    logprobs: dict[str, Logprobs] = field(default_factory=dict)
+    prompt_logprobs: dict[str, list[Logprobs]] = field(default_factory=dict)
 
 
 class ModelRunner:
@@ -48,29 +65,55 @@ class ModelRunner:
         self.device = pools.layers[0].k.device
 
     @torch.inference_mode()
-    def run(
-        self, chunks: Sequence[Chunk], constraints: Constraints | None = None
-    ) -> dict[str, int]:
+    def run(self, chunks: Sequence[Chunk], constraints: Constraints | None = None) -> StepResult:
         """Compute the chunks' tokens and choose a token for every chunk that samples.
 
         Args:
             chunks: of distinct requests.
             constraints: what masks the logits of requests that have a grammar.
 
-        Returns:
-            Request id to token.
+        Raises:
+            NumericsError: logits are not finite.
         """
         batch = build_input(chunks, self.block_size, self.seed, self.device)
         output = self.model.forward(batch.token_ids, batch.rows, self.pools.layers, self.backend)
+        result = StepResult(prompt_logprobs=self._score_prompts(chunks, output.hidden))
         if not batch.draws:
-            return {}
+            return result
         logits = self.model.logits(output.hidden[batch.sample_rows])
         requests = [chunk.request for chunk in chunks if chunk.samples]
+        scored = [i for i, r in enumerate(requests) if r.sampling.logprobs is not None]
+        raw = logits[scored] if scored else logits  # a copy, of what the next lines change
         adjust(logits, requests, self.eos_token_ids)
         if constraints is not None:
             constraints.mask(logits, requests)
         tokens = sample(logits, batch.draws)
-        return {draw.request_id: token for draw, token in zip(batch.draws, tokens, strict=True)}
+        result.tokens.update((r.id, token) for r, token in zip(requests, tokens, strict=True))
+        if scored:
+            wanted = [requests[i].sampling.logprobs or 0 for i in scored]
+            found = score(raw, [tokens[i] for i in scored], wanted)
+            result.logprobs.update((requests[i].id, f) for i, f in zip(scored, found, strict=True))
+        return result
+
+    def _score_prompts(
+        self, chunks: Sequence[Chunk], hidden: torch.Tensor
+    ) -> dict[str, list[Logprobs]]:
+        """Log probabilities of the prompt tokens that the chunks' rows predict, hidden [R, h]."""
+        found: dict[str, list[Logprobs]] = {}
+        first = 0
+        for chunk in chunks:
+            positions = prompt_rows(chunk)
+            rows = hidden[first : first + len(positions)]
+            first += chunk.stop - chunk.start
+            if not positions:
+                continue
+            request, scores = chunk.request, found.setdefault(chunk.request.id, [])
+            targets = request.prompt_ids[positions.start + 1 : positions.stop + 1]
+            top = request.sampling.prompt_logprobs or 0
+            for tile in tiles(len(targets), self.model.config.vocab_size):
+                part = targets[tile]
+                scores += score(self.model.logits(rows[tile]), part, [top] * len(part))
+        return found
 
     def warm_up(self, num_tokens: int) -> None:
         """Run a real prefill of ``num_tokens`` and a real decode on blocks nobody holds yet.
@@ -89,7 +132,7 @@ class ModelRunner:
             table=BlockTable(block_ids=blocks),
         )
         first = self.run([Chunk(request, 0, num_tokens, samples=True)])
-        request.output_ids.append(first[request.id])
+        request.output_ids.append(first.tokens[request.id])
         self.run([Chunk(request, num_tokens, num_tokens + 1, samples=True)])
 
     def sanitised_values(self) -> int:

@@ -26,7 +26,7 @@ def check_admission(request: Request, config: SchedulerConfig, blocks: BlockMana
             f"request needs {prompt + output}: {prompt} in the prompt and {output} for the output "
             "(max_tokens); shorten the prompt or lower max_tokens"
         )
-    needed = blocks.blocks_for(prompt + output - 1)  # the last token is never written
+    needed = blocks.blocks_for(prompt + max(output - 1, 0))  # the last token is never written
     if needed > blocks.pool.num_blocks:
         raise AdmissionError(
             f"the request needs {needed} cache blocks of {blocks.block_size} tokens for {prompt} "
@@ -41,7 +41,9 @@ def _check_sampling(sampling: SamplingParams) -> None:
         ("top_p", 0.0 < sampling.top_p <= 1.0, "above 0 and at most 1"),
         ("min_p", 0.0 <= sampling.min_p <= 1.0, "from 0 to 1"),
         ("top_k", sampling.top_k >= -1, "-1 or 0 (off), or at least 1"),
-        ("max_tokens", sampling.max_tokens >= 1, "at least 1"),
+        ("max_tokens", sampling.max_tokens >= 0, "at least 0"),
+        ("logprobs", (sampling.logprobs or 0) >= 0, "at least 0"),
+        ("prompt_logprobs", (sampling.prompt_logprobs or 0) >= 0, "at least 0"),
         ("min_tokens", 0 <= sampling.min_tokens <= sampling.max_tokens, "from 0 to max_tokens"),
         ("presence_penalty", -2 <= sampling.presence_penalty <= 2, "from -2 to 2"),
         ("frequency_penalty", -2 <= sampling.frequency_penalty <= 2, "from -2 to 2"),

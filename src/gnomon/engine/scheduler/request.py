@@ -17,8 +17,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ``min_tokens`` tokens are out, no end-of-sequence or stop token is chosen.
 
     ``seed`` None draws from the engine's seed; with a seed, the same request draws the same
-    numbers whatever else is in the batch. The logits they are applied to may still differ in
-    their last bits between batches of different shapes.
+    numbers whatever else is in the batch.
+
+    ``logprobs`` asks for the log probability of every output token and of that many of the most
+    probable ones; ``prompt_logprobs`` for those of the prompt from its second token on. None asks
+    for nothing. ``max_tokens`` 0 computes the prompt only.
     """
 
     temperature: float = 1.0
@@ -34,6 +37,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -98,6 +103,14 @@ class Request:
     def num_tokens(self) -> int:
         """Prompt and output tokens so far."""
         return len(self.prompt_ids) + len(self.output_ids)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the logits of prompt tokens are still to be told.
+
+        They are with the first output token, so a prefix hit before that would leave gaps.
+        """
+        return self.sampling.prompt_logprobs is not None and not self.output_ids
 
     def tokens(self, start: int, stop: int) -> list[int]:
         """Token ids at positions ``start`` to ``stop`` (exclusive) of prompt plus output."""

@@ -103,6 +103,9 @@ class Scheduler:
             request.num_computed = chunk.stop
             self.blocks.publish(request.table, request.tokens, request.num_computed)
             if not chunk.samples:
+                if not request.sampling.max_tokens and chunk.stop == request.num_tokens:
+                    self._finish(request, FinishReason.LENGTH)
+                    progress.append(Progress(request, None, FinishReason.LENGTH))
                 continue
             token = sampled[request.id]
             request.output_ids.append(token)
@@ -139,7 +142,8 @@ class Scheduler:
         """
         while self.waiting and step.budget and len(self.running) < self.config.max_num_seqs:
             request = self.waiting[0]
-            entries = self.blocks.match(request.tokens, request.num_tokens - 1)
+            most = 0 if request.scores_prompt else request.num_tokens - 1
+            entries = self.blocks.match(request.tokens, most)
             if not self.blocks.fits(entries, request.num_tokens):
                 return
             self.waiting.popleft()

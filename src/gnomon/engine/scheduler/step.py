@@ -53,7 +53,7 @@ class StepInTheMaking:
     def put(self, request: Request, count: int) -> None:
         """Add the request's next ``count`` tokens."""
         stop = request.num_computed + count
-        samples = stop == request.num_tokens
+        samples = stop == request.num_tokens and request.sampling.max_tokens > 0
         self._chunks[request.id] = Chunk(request, request.num_computed, stop, samples)
         self.budget -= count
 
@@ -71,8 +71,11 @@ class StepInTheMaking:
 
 @dataclass(frozen=True)
 class Progress:
-    """A token a request gained by a step, and why it ended if it did."""
+    """A token a request gained by a step, and why it ended if it did.
+
+    ``token_id`` None: it asked for no token, and its prompt is computed.
+    """
 
     request: Request
-    token_id: int
+    token_id: int | None
     finish_reason: FinishReason | None
