@@ -1,4 +1,4 @@
-"""Nodes as JSON text. No text it allows contains the beginning ``]<]`` of an M3 marker."""
+"""Nodes as JSON text that holds no beginning of a marker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from gnomon.engine.grammar import numbers, regex
 from gnomon.engine.grammar.automaton import Automaton, Ranges, complement, without
+from gnomon.engine.grammar.dialects import Avoid
 from gnomon.engine.grammar.ebnf import (
     EMPTY,
     Grammar,
@@ -35,9 +36,10 @@ from gnomon.engine.grammar.nodes import (
 )
 from gnomon.engine.grammar.states import written
 
-_QUOTE, _BACKSLASH, _BRACKET = (0x22, 0x22), (0x5C, 0x5C), (0x5D, 0x5D)
+_QUOTE, _BACKSLASH = (0x22, 0x22), (0x5C, 0x5C)
 _CONTROLS = (0x00, 0x1F)
-_BARE = [_QUOTE, _BACKSLASH, _BRACKET, _CONTROLS]
+_ESCAPED = [_QUOTE, _BACKSLASH, _CONTROLS]
+_AVOIDED = {Avoid.NOTHING: [], Avoid.BRACKETS: [(0x5D, 0x5D)], Avoid.ANGLE: [(0x3C, 0x3C)]}
 _ESCAPE = r'"\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
 _SHORT_ESCAPES = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
 _SURROGATES = (0xD800, 0xDFFF)
@@ -51,7 +53,15 @@ _MAX_COUNTED = 64
 class JsonText:
     """Writes nodes into a grammar; every method returns a body."""
 
-    def __init__(self, grammar: Grammar, named: Mapping[str, Node], limits: Limits) -> None:
+    def __init__(
+        self,
+        grammar: Grammar,
+        named: Mapping[str, Node],
+        limits: Limits,
+        avoid: Avoid = Avoid.NOTHING,
+    ) -> None:
+        self._avoid = avoid
+        self._bare: Ranges = [*_ESCAPED, *_AVOIDED[avoid]]
         self._grammar = grammar
         self._named = named
         self._limits = limits
@@ -64,7 +74,7 @@ class JsonText:
         """The JSON texts of a node's values."""
         match node:
             case Values(values):
-                return either(_constant(value) for value in values)
+                return either(self._constant(value) for value in values)
             case Text():
                 return self._text(node)
             case Number():
@@ -85,6 +95,9 @@ class JsonText:
                 return self._reference(name)
             case Anything():
                 return self._anything()
+
+    def _constant(self, value: Any) -> str:
+        return literal(constant(value, self._avoid))
 
     def _once(self, name: str, make: Callable[[], str]) -> str:
         """A rule needed in many places, made when it is first needed."""
@@ -113,7 +126,7 @@ class JsonText:
         most = None if longest is None else min(longest, MAX_LENGTH)
         if max(node.shortest, most or 0) <= _MAX_CHAIN:
             return f'"\\"" {self._counted(node.shortest, most)}'
-        bare = char_class(_BARE, negated=True)
+        bare = char_class(self._bare, negated=True)
         if most is None:
             return f'"\\"" {bare}{{{node.shortest}}} {self._rest_of_string()}'
         return f'"\\"" {bare}{{{node.shortest},{most}}} "\\""'
@@ -123,7 +136,7 @@ class JsonText:
             limit = self._limits.text
             form = pattern.form if limit is None else pattern.limited(limit)
             if isinstance(form, regex.Run):
-                form = regex.restricted(form, complement([*_BARE, _SURROGATES]))
+                form = regex.restricted(form, complement([*self._bare, _SURROGATES]))
                 assert isinstance(form, regex.Run)
                 body = f'{form.body()} "\\""'
             else:
@@ -135,16 +148,17 @@ class JsonText:
 
     def _spell(self, ranges: Ranges) -> list[str]:
         """A character of ranges as JSON spells it, by itself or escaped."""
-        bare = regex.raw_char(ranges, _BARE)
+        bare = regex.raw_char(ranges, self._bare)
         escaped = [literal("\\" + letter) for point, letter in _SHORT_ESCAPES.items()
                    if any(low <= point <= high for low, high in ranges)]  # fmt: skip
-        if any(low <= 0x5D <= high for low, high in ranges):
-            escaped.append('"\\\\u005d"')
+        for point, _ in _AVOIDED[self._avoid]:
+            if any(low <= point <= high for low, high in ranges):
+                escaped.append(literal(f"\\u{point:04x}"))
         found = [] if bare is None else [bare]
         return [*found, self._grammar.rule(either(escaped))] if escaped else found
 
     def _counted(self, need: int, room: int | None) -> str:
-        """``need`` to ``room`` characters, without a closing bracket, and the closing quote."""
+        """``need`` to ``room`` characters and the closing quote."""
         if room is None and need == 0:
             return self._rest_of_string()
         if (need, room) not in self._chain:
@@ -152,7 +166,7 @@ class JsonText:
             options = ['"\\""'] if need == 0 else []
             if room != 0:
                 less = self._counted(max(need - 1, 0), None if room is None else room - 1)
-                bare = char_class(_BARE, negated=True)
+                bare = char_class(self._bare, negated=True)
                 options += [f"{bare} {less}", f"{self._escape()} {less}"]
             self._grammar.define(name, " | ".join(options))
         return self._chain[need, room]
@@ -161,14 +175,17 @@ class JsonText:
         return self._once("escape", lambda: _ESCAPE)
 
     def _rest_of_string(self) -> str:
-        """Characters up to and with the closing quote, without ``]<]``: an automaton in rules."""
+        """Characters up to and with the closing quote: an automaton in rules."""
         if "rest" in self._shared:
             return self._shared["rest"]
-        rest, bracket, angle = (self._grammar.declare() for _ in range(3))
-        self._shared["rest"] = rest
-        bare = char_class(_BARE, negated=True)
-        not_angle = char_class([*_BARE, (0x3C, 0x3C)], negated=True)
+        rest = self._shared["rest"] = self._grammar.declare()
+        bare = char_class(self._bare, negated=True)
         end, escaped = '"\\""', f"{self._escape()} {rest}"
+        if self._avoid is not Avoid.BRACKETS:
+            self._grammar.define(rest, f"{end} | {bare} {rest} | {escaped}")
+            return rest
+        bracket, angle = self._grammar.declare(), self._grammar.declare()
+        not_angle = char_class([*self._bare, (0x3C, 0x3C)], negated=True)
         self._grammar.define(rest, f'{end} | {bare} {rest} | {escaped} | "]" {bracket}')
         self._grammar.define(
             bracket,
@@ -215,7 +232,7 @@ class JsonText:
 
     def _subset(self, node: Subset) -> str:
         members = [Member(str(at), Values((v,)), False) for at, v in enumerate(node.values)]
-        bodies = [_constant(value) for value in node.values]
+        bodies = [self._constant(value) for value in node.values]
         inner = chain(
             self._grammar, members, bodies, f'"," {self._space()} ', node.least, node.most
         )
@@ -226,7 +243,7 @@ class JsonText:
         comma = f'"," {space} '
         if node.members or node.extra is None:
             bodies = [
-                f'{_constant(member.name)} ":" {space} '
+                f'{self._constant(member.name)} ":" {space} '
                 + self._grammar.rule(self.body(member.node))
                 for member in node.members
             ]
@@ -299,10 +316,13 @@ def number_body(node: Number) -> str:
         raise SchemaUnsupported("", "minimum", f"cannot be met: {error}") from None
 
 
-def constant(value: Any) -> str:
+def constant(value: Any, avoid: Avoid) -> str:
     """JSON text of a value as markers cannot hide in it."""
-    return json.dumps(value, ensure_ascii=False).replace("]<]", "]\\u003c]")
-
-
-def _constant(value: Any) -> str:
-    return literal(constant(value))
+    text = json.dumps(value, ensure_ascii=False)
+    match avoid:
+        case Avoid.BRACKETS:
+            return text.replace("]<]", "]\\u003c]")
+        case Avoid.ANGLE:
+            return text.replace("<", "\\u003c")
+        case Avoid.NOTHING:
+            return text

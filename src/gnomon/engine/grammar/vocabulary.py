@@ -8,7 +8,12 @@ from typing import Any
 
 from gnomon.engine.errors import CheckpointError
 
-WRITTEN_MARKERS = frozenset({"]<]minimax[>["})
+WRITTEN_MARKERS = frozenset({
+    "]<]minimax[>[", "<mm:think>", "</mm:think>", "<think>", "</think>",
+    "<minimax:tool_call>", "</minimax:tool_call>", "<tool_call>", "</tool_call>",
+    "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|open|>", "<|close|>", "<|sep|>",
+})  # fmt: skip
 """Special tokens that models write in their replies, and grammars may allow."""
 
 

@@ -1,4 +1,4 @@
-"""Nodes as MiniMax-M3 writes them between tags: raw text, elements, or JSON text.
+"""Nodes as models write them between tags: raw text, elements, or JSON text.
 
 What is written must come back as a value of the node once the parser has typed it by the tool's
 schema: a string that looks like a number is a number where the schema allows both. Where that
@@ -9,11 +9,12 @@ is.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gnomon.engine.grammar import regex
-from gnomon.engine.grammar.automaton import Ranges, complement
+from gnomon.engine.grammar.automaton import Ranges, complement, merged
+from gnomon.engine.grammar.dialects import Avoid, Tags
+from gnomon.engine.grammar.disjoint import kind
 from gnomon.engine.grammar.ebnf import (
     Grammar,
     char_class,
@@ -40,26 +41,40 @@ from gnomon.engine.grammar.nodes import (
 )
 from gnomon.engine.grammar.states import written
 
-NAMESPACE = "]<]minimax[>["
-_BRACKET, _SURROGATES = (0x5D, 0x5D), (0xD800, 0xDFFF)
-_KEY = re.compile(r"(?!/|\s|invoke|tool_call)[^>\]\[]{1,200}(?<!\s)")
+_SURROGATES = (0xD800, 0xDFFF)
 _MAX_ELEMENTS = 16  # nesting of elements; deeper values are JSON text
 _AMBIGUOUS = (OneOf, Anything)  # between tags inside a container, these come back otherwise
 # What a text may not start with if it could be taken for JSON: brackets, digits, signs, space.
 _SPACES = [(0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680),
            (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F),
            (0x3000, 0x3000)]  # fmt: skip
-_OPENERS = [*_SPACES, (0x5B, 0x5B), (0x7B, 0x7B), _BRACKET]
+_OPENERS = [*_SPACES, (0x5B, 0x5B), (0x7B, 0x7B), (0x5D, 0x5D)]
 _NUMERIC = [*_OPENERS, (0x2B, 0x2B), (0x2D, 0x2D), (0x30, 0x39)]
 
 
-class M3Text:
-    """Writes the parameters of calls into a grammar."""
+class TaggedText:
+    """Writes the parameters of calls into a grammar.
 
-    def __init__(self, grammar: Grammar, named: Mapping[str, Node], limits: Limits) -> None:
+    Args:
+        tags: of the dialect.
+        avoid: what JSON text must not hold.
+    """
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        named: Mapping[str, Node],
+        limits: Limits,
+        tags: Tags,
+        avoid: Avoid,
+    ) -> None:
         self._grammar = grammar
+        self._named = named
         self._limits = limits
-        self._json = JsonText(grammar, named, limits)
+        self._tags = tags
+        self._avoid = avoid
+        self._first = (ord(tags.first), ord(tags.first))
+        self._json = JsonText(grammar, named, limits, avoid)
 
     def parameters(self, node: Node) -> str:
         """Elements of a call's arguments.
@@ -72,9 +87,9 @@ class M3Text:
         if not isinstance(node, Object):
             raise SchemaUnsupported("", "type", "must be 'object' at the top of parameters")
         for member in node.members:
-            if not _KEY.fullmatch(member.name):
+            if not self._tags.key.fullmatch(member.name):
                 raise SchemaUnsupported(
-                    "", "properties", f"has {member.name!r}, which no M3 tag can name"
+                    "", "properties", f"has {member.name!r}, which no tag of a call can name"
                 )
         if node.least > len(node.members):
             raise SchemaUnsupported("", "minProperties", "asks for undeclared parameters")
@@ -85,8 +100,39 @@ class M3Text:
         return chain(self._grammar, node.members, bodies, "", node.least, node.most)
 
     def _element(self, key: str, node: Node, depth: int) -> str:
-        opener, closer = literal(f"{NAMESPACE}<{key}>"), literal(f"{NAMESPACE}</{key}>")
+        closer = literal(self._tags.closer(key))
+        if self._tags.typed:
+            return self._grammar.rule(
+                either(
+                    f"{literal(self._tags.opener(key, kind))} {value}"
+                    for kind, value in self._by_kind(node, closer)
+                )
+            )
+        opener = literal(self._tags.opener(key, ""))
         return self._grammar.rule(f"{opener} {self._value(node, depth, closer)}")
+
+    def _by_kind(self, node: Node, end: str) -> Iterator[tuple[str, str]]:
+        """JSON types a value may have, each with the body of the values of that type."""
+        match node:
+            case OneOf(options):
+                for option in options:
+                    yield from self._by_kind(option, end)
+            case Reference(name):
+                yield from self._by_kind(self._named[name], end)
+            case Values(values):
+                for name in dict.fromkeys(map(kind, values)):
+                    same = tuple(value for value in values if kind(value) == name)
+                    yield name, self._value(Values(same), 0, end)
+            case Text() | Anything():
+                yield "string", self._value(node, 0, end)
+            case Number(whole):
+                yield "integer" if whole else "number", self._value(node, 0, end)
+            case Simple(name):
+                yield name, self._value(node, 0, end)
+            case Array() | Subset():
+                yield "array", self._value(node, 0, end)
+            case Object():
+                yield "object", self._value(node, 0, end)
 
     # The closer belongs to the value's own rule: a token that runs into it is then known to fit
     # without looking at the rules around, and counted characters are counted in no time.
@@ -94,17 +140,18 @@ class M3Text:
     def _value(self, node: Node, depth: int, end: str) -> str:
         match node:
             case Values(values):
-                texts = [v if isinstance(v, str) else constant(v) for v in values]
-                safe = [literal(text) for text in texts if "]<]" not in text]
+                texts = [v if isinstance(v, str) else constant(v, self._avoid) for v in values]
+                excluded = self._tags.excluded
+                safe = [literal(t) for t in texts if not any(mark in t for mark in excluded)]
                 if not safe:
-                    raise SchemaUnsupported("", "enum", "has a value that spells an M3 marker")
+                    raise SchemaUnsupported("", "enum", "has a value that spells a marker of calls")
                 return f"{either(safe)} {end}"
             case Text():
-                return self._text(node, [_BRACKET], end)
+                return self._text(node, [], end)
             case Number():
                 return f"{self._grammar.rule(number_body(node))} {end}"
             case Anything():
-                return self._text(Text(), [_BRACKET], end)
+                return self._text(Text(), [], end)
             case OneOf():
                 return self._union(node, end)
             case Array() if self._by_elements(node, depth):
@@ -121,7 +168,7 @@ class M3Text:
 
     def _by_elements(self, node: Node, depth: int) -> bool:
         """Whether a container's elements can be typed in one way only."""
-        if depth >= _MAX_ELEMENTS:
+        if depth >= _MAX_ELEMENTS or not self._tags.nested:
             return False
         match node:
             case Array(prefix, items):
@@ -131,7 +178,8 @@ class M3Text:
                     plain
                     and bool(members)
                     and all(
-                        _KEY.fullmatch(m.name) is not None and not isinstance(m.node, _AMBIGUOUS)
+                        self._tags.key.fullmatch(m.name) is not None
+                        and not isinstance(m.node, _AMBIGUOUS)
                         for m in members
                     )
                 )
@@ -147,11 +195,12 @@ class M3Text:
             longest = max(self._limits.text, node.shortest)
         if node.shortest > MAX_LENGTH:
             raise SchemaUnsupported("", "minLength", f"is more than {MAX_LENGTH}")
-        char = char_class([_BRACKET], negated=True)
-        first = "" if banned_first == [_BRACKET] else char_class(banned_first, negated=True)
+        char = char_class([self._first], negated=True)
+        banned = merged([*banned_first, self._first])
+        first = char_class(banned, negated=True) if banned_first else ""
         least = max(node.shortest - bool(first), 0)
         if longest is None:
-            rest = (f"{char}{{{least}}} " if least else "") + without("]<]")
+            rest = (f"{char}{{{least}}} " if least else "") + without(*self._tags.excluded)
         else:
             most = min(longest, MAX_LENGTH) - bool(first)
             if most < 0:
@@ -162,7 +211,7 @@ class M3Text:
     def _pattern(self, pattern: regex.Pattern, end: str) -> str:
         limit = self._limits.text
         form = pattern.form if limit is None else pattern.limited(limit)
-        form = regex.restricted(form, complement([_BRACKET, _SURROGATES]))
+        form = regex.restricted(form, complement([self._first, _SURROGATES]))
         if isinstance(form, regex.Run):
             return self._grammar.rule(f"{form.body()} {end}")
         return written(self._grammar, form, lambda ranges: [char_class(ranges)], end)
