@@ -144,17 +144,20 @@ def test_sglang_refuses_a_host_tier_without_a_prefix_cache(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kv", "topology", "paths"),
+    ("block", "topology", "paths"),
     [
-        ({"block_size": {"value": 64, "why": "half a block"}}, {"tp": 4}, ["kv.block_size.value"]),
-        ({"block_size": {"value": 128, "why": "one sparse block"}}, {"tp": 4, "dcp": 2}, ["topology"]),
-        ({"block_size": {"value": 128, "why": "one sparse block"}}, {"tp": 4}, []),
+        (64, {"tp": 4}, ["kv.block_size.value"]),
+        (128, {"tp": 4, "dcp": 2}, ["topology"]),
+        (128, {"tp": 4}, []),
     ],
 )
 def test_atom_refuses_what_its_4_bit_pages_cannot_do(
-    kv: dict[str, Any], topology: dict[str, Any], paths: list[str], make: Make
+    block: int, topology: dict[str, Any], paths: list[str], make: Make
 ) -> None:
-    kv["layout"] = {"value": "mxfp4", "why": "4-bit pages"}
+    kv = {
+        "block_size": {"value": block, "why": "what is asked"},
+        "layout": {"value": "mxfp4", "why": "4-bit pages"},
+    }
     point = make(engine={"name": "atom"}, topology=topology, kv=kv)
     assert [p.path for p in ADAPTERS["atom"].refusals(point)] == paths
     assert argument(point, "--kv_cache_dtype") == "fp4"

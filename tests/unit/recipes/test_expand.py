@@ -94,6 +94,16 @@ def test_a_concurrency_that_nobody_listed_is_a_mistake_and_no_new_point(expanded
     assert kept.unmatched == ("arm tp9", "concurrency 3", "point nothing")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "fits"),
+    [("tp8-c1", 1), ("tp8-c1-", 1), ("tp8-mooncake", 4), ("tp8", 9), ("tp", 0), ("tep8-c16", 1)],
+)
+def test_a_point_is_named_by_a_whole_beginning_of_its_id(
+    wanted: str, fits: int, expanded: Expand
+) -> None:
+    assert len(expanded(selection=Selection(ids=(wanted,))).standing) == fits
+
+
 def test_a_range_multiplies_and_ends_at_its_end(expanded: Expand) -> None:
     arm = {"name": "tp8", "topology": {"tp": 8}, "concurrency": {"start": 3, "end": 20}}
     expansion = expanded({"arms": [arm]})

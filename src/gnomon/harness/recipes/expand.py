@@ -33,7 +33,7 @@ class Selection:
     Attributes:
         arms: names.
         concurrencies: sessions.
-        ids: point ids, or beginnings of them that fit one.
+        ids: point ids, or beginnings of them (see `is_named`).
     """
 
     arms: tuple[str, ...] = ()
@@ -47,9 +47,22 @@ class Selection:
         if self.concurrencies and point.concurrency not in self.concurrencies:
             kept = ", ".join(map(str, self.concurrencies))
             return f"the filter keeps the concurrencies {kept}"
-        if self.ids and not any(point.id.startswith(wanted) for wanted in self.ids):
+        if self.ids and not any(is_named(point, wanted) for wanted in self.ids):
             return f"the filter keeps the points {', '.join(self.ids)}"
         return None
+
+
+def is_named(point: Point, wanted: str) -> bool:
+    """Whether ``wanted`` is a point's id or a whole beginning of it: ``tp8-c1`` is not ``tp8-c12``.
+
+    Args:
+        point: it.
+        wanted: an id, with as much of its hash as one likes, or some of the words before it.
+    """
+    words = point.id.rpartition("-")[0]
+    if len(wanted) > len(words):
+        return point.id.startswith(wanted)
+    return words == wanted or words.startswith(f"{wanted}-")
 
 
 @dataclass(frozen=True)
@@ -278,7 +291,7 @@ def _unmatched(found: Sequence[Planned], selection: Selection) -> tuple[str, ...
         *(
             f"point {wanted}"
             for wanted in selection.ids
-            if not any(point.id.startswith(wanted) for point in points)
+            if not any(is_named(point, wanted) for point in points)
         ),
     )
 

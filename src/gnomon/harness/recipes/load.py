@@ -6,7 +6,7 @@ planned even when another part is wrong, so that a person corrects the file once
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -251,7 +251,7 @@ def _parse(tree: Tree, found: list[Problem]) -> Recipe | None:
     spread, own = spread_arms(tree)
 
     def written(path: Location) -> Location:
-        return written_path(path, own)
+        return written_path(path, tree, own)
 
     recipe: Recipe | None = None
     try:
@@ -259,12 +259,12 @@ def _parse(tree: Tree, found: list[Problem]) -> Recipe | None:
     except ValidationError as error:
         # A fault between parts is raised at the root and is reported below, part by part.
         found.extend(p for p in problems_of(error, Recipe, written) if p.path != "recipe")
-    faults = dict.fromkeys(_faults(spread, own))
+    faults = dict.fromkeys(_faults(spread, written))
     found.extend(Problem(*fault) for fault in faults)
     return recipe
 
 
-def _faults(spread: Tree, own: list[Tree]) -> list[tuple[str, str, str]]:
+def _faults(spread: Tree, written: Callable[[Location], Location]) -> list[tuple[str, str, str]]:
     """Faults between the readable parts, at the places where they are written."""
     try:
         scenario = _SCENARIO.validate_python(spread.get("scenario"))
@@ -284,7 +284,7 @@ def _faults(spread: Tree, own: list[Tree]) -> list[tuple[str, str, str]]:
         )
         for path, message, remedy in arm_faults(parts):
             first = path.split(".")[0].split("[")[0]
-            inherited = dotted(written_path(("arms", position, first), own)) == first
+            inherited = dotted(written(("arms", position, first))) == first
             where = path if inherited else f"arms[{position}].{path}"
             faults.append((where, message, remedy))
     names = [str(arm.get("name", SINGLE_ARM)) for arm in arms if isinstance(arm, dict)]

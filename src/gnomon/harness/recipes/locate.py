@@ -16,6 +16,8 @@ from pydantic import BaseModel, Tag
 
 Location = tuple[int | str, ...]
 
+_KEY = "[key]"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -43,6 +45,8 @@ def locate(location: Sequence[int | str], root: type[BaseModel]) -> Place:
     current: object = root
     owner: type[BaseModel] | None = None
     for part in location:
+        if part == _KEY:
+            continue  # the key itself is wrong, and it ends the path already
         if isinstance(part, int):
             path.append(part)
             continue  # an item of a list has the list's model

@@ -118,29 +118,34 @@ def spread_arms(tree: Mapping[str, Any]) -> tuple[Tree, list[Tree]]:
     return {**header, "arms": [merge(shared, arm) for arm in arms]}, [dict(arm) for arm in arms]
 
 
-def written_path(path: tuple[int | str, ...], own: list[Tree]) -> tuple[int | str, ...]:
-    """Where the value at a path of the whole recipe is written.
+def written_path(
+    path: tuple[int | str, ...], tree: Mapping[str, Any], own: list[Tree]
+) -> tuple[int | str, ...]:
+    """Where the value at a path of the whole recipe is written, or where it is missing.
 
     ``("arms", 1, "kv", "layout")`` is ``("kv", "layout")`` unless the arm itself wrote it.
+
+    Args:
+        path: of the recipe with whole arms.
+        tree: the recipe before its arms were made whole.
+        own: what each arm wrote.
     """
     if len(path) < 3 or path[0] != "arms" or not isinstance(path[1], int):
         return path
     position, inside = path[1], path[2:]
     if inside[0] not in ARM_KEYS:
         return path
-    if position < len(own) and _written(own[position], inside):
-        return path
-    return inside
+    arm = own[position] if position < len(own) else {}
+    depth = _depth(arm, inside)
+    return path if depth and depth >= _depth(tree, inside) else inside
 
 
-def _written(tree: object, path: tuple[int | str, ...]) -> bool:
-    """Whether a path, or the last part of it that exists, lies in what an arm wrote."""
+def _depth(tree: object, path: tuple[int | str, ...]) -> int:
+    """How many parts of a path lie in a tree; all of them where a part is replaced whole."""
     first = path[0]
     if not isinstance(tree, Mapping) or first not in tree:
-        return False
-    if first in _REPLACED_WHOLE or len(path) == 1:
-        return True
+        return 0
     below = tree[first]
-    if not isinstance(below, Mapping) or "value" in below:
-        return True
-    return _written(below, path[1:])
+    if first in _REPLACED_WHOLE or not isinstance(below, Mapping) or "value" in below:
+        return len(path)
+    return 1 + (_depth(below, path[1:]) if len(path) > 1 else 0)
