@@ -48,6 +48,13 @@ INTERPRETED = {
     "test_a_layer_that_reuses_a_selection_owns_no_index_page",
     "test_values_that_are_not_finite_are_counted_and_stored_finite",
     "test_garbage_in_pad_rows_is_not_counted",
+    "test_every_bit_is_the_references",
+    "test_pages_of_128_by_128_hold_the_references_bits",
+    "test_heads_match_the_formula",
+    "test_a_row_without_a_slot_writes_nothing_but_has_queries",
+    "test_a_layer_without_an_index_branch_has_no_index_queries",
+    "test_index_queries_in_e4m3_are_nearest_and_saturate",
+    "test_what_is_not_finite_is_counted_once",
 }
 
 

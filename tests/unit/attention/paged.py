@@ -226,10 +226,21 @@ class OnGpu:
         self.backend = backend
         self.name = backend.name
 
+    def project(self, cache, rows, projected, norms, turn, index_dtype=None):
+        there = to_gpu(cache)
+        made = self.backend.project(
+            there, to_gpu(rows), projected.cuda(), to_gpu(norms), to_gpu(turn), index_dtype
+        )
+        self._copy_back(cache, there)
+        return to_cpu(made)
+
     def write(self, cache, rows, k, v, index_k):
         there = to_gpu(cache)
         vectors = (None if x is None else x.cuda() for x in (k, v, index_k))
         self.backend.write(there, to_gpu(rows), *vectors)
+        self._copy_back(cache, there)
+
+    def _copy_back(self, cache, there):
         for field in ("k", "v", "index", "sanitised"):
             if getattr(cache, field) is not None:
                 getattr(cache, field).copy_(getattr(there, field))
@@ -248,5 +259,15 @@ class OnGpu:
 
 def to_gpu(x):
     """A copy of a dataclass with its tensors on the GPU."""
+    return moved(x, "cuda")
+
+
+def to_cpu(x):
+    return moved(x, "cpu")
+
+
+def moved(x, device: str):
+    """A copy of a dataclass with its tensors on ``device``."""
     tensors = {f.name: getattr(x, f.name) for f in fields(x)}
-    return replace(x, **{n: t.cuda() for n, t in tensors.items() if isinstance(t, torch.Tensor)})
+    there = {n: t.to(device) for n, t in tensors.items() if isinstance(t, torch.Tensor)}
+    return replace(x, **there)

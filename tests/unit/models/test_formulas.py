@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from gnomon.engine.models.layers import SwiGluOai, gemma_norm, rotate, rotation
+from gnomon.engine.attention.heads import rotate, rotation
+from gnomon.engine.models.layers import SwiGluOai, gemma_norm
 from gnomon.engine.models.matrix import Linear, Matrix
 from gnomon.engine.models.moe import moe, route, routed_experts
 from gnomon.engine.models.weights import MlpWeights, MoeWeights

@@ -1,4 +1,4 @@
-"""The four attention operations every backend implements, with one signature each."""
+"""The attention operations every backend implements, with one signature each."""
 
 from __future__ import annotations
 
@@ -6,18 +6,36 @@ from typing import Protocol
 
 import torch
 
+from gnomon.engine.attention.heads import HeadNorms, Queries, Rotation
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
 from gnomon.engine.cache.pools import LayerCache
 
 
 class AttentionBackend(Protocol):
-    """Write, select, sparse and dense attention over paged caches.
+    """Project, write, select, sparse and dense attention over paged caches.
 
     Dims: R rows, Hq query heads, Hk KV heads, Hi index heads (= Hk), D head dim, Di index dim.
     Query, key and value tensors have the model's compute dtype; outputs have the query's.
     """
 
     name: str
+
+    def project(
+        self,
+        cache: LayerCache,
+        rows: RowBatch,
+        projected: torch.Tensor,
+        norms: HeadNorms,
+        turn: Rotation,
+        index_dtype: torch.dtype | None = None,
+    ) -> Queries:
+        """Norm and rotate the heads of projected [R, columns], store keys and values.
+
+        Columns are q, k, v and, if the layer has an index branch, index q and index k. Index
+        queries come in ``index_dtype`` (float8_e4m3fn: nearest, saturating), by default the
+        projection's dtype, like q.
+        """
+        ...
 
     def write(
         self,

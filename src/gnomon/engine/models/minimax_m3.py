@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from gnomon.engine.attention.backend import AttentionBackend
+from gnomon.engine.attention.heads import rotation
 from gnomon.engine.attention.rows import RowBatch, Selection
 from gnomon.engine.cache.pools import LayerCache
 from gnomon.engine.models.config import ModelConfig
-from gnomon.engine.models.layers import SwiGluOai, gemma_norm, rotation
+from gnomon.engine.models.layers import SwiGluOai, gemma_norm
 from gnomon.engine.models.moe import mlp, moe
 from gnomon.engine.models.self_attention import SelfAttention
 from gnomon.engine.models.weights import MlpWeights, ModelWeights, MoeWeights

@@ -40,7 +40,7 @@ namespace {
 
 constexpr int kTokens = 128;
 constexpr int kQueries = 256;     // of a CTA
-constexpr int kProducers = 128;   // threads that unpack
+constexpr int kProducers = 256;   // threads that unpack
 constexpr int kThreads = kProducers + kQueries;
 constexpr int kKept = 16;
 constexpr int64_t kNever = -(int64_t{1} << 62);
@@ -82,15 +82,15 @@ __device__ __forceinline__ uint32_t ordered(float score) {
 // the operand order in layouts/order.py.
 template <Format kFormat>
 struct Packed {
-  uint4 words[4];                                   // of four times eight tokens
-  uint32_t scales[4][kFormat == kMxfp4 ? 1 : 2];    // of those tokens
+  uint4 words[2];                                   // of two times eight tokens
+  uint32_t scales[2][kFormat == kMxfp4 ? 1 : 2];    // of those tokens
   uint4 all;                                        // scales of four other tokens, for the maximum
 
   __device__ __forceinline__ void load(const uint8_t* page, int warp, int lane) {
     constexpr int kScaleBytes = kFormat == kMxfp4 ? 4 : 8;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = (warp * 4 + i) * 8 + lane % 8;
+    for (int i = 0; i < 2; ++i) {
+      const int token = (warp * 2 + i) * 8 + lane % 8;
       words[i] = __ldg(reinterpret_cast<const uint4*>(page + token * 64 + lane / 8 * 16));
       const uint8_t* at = page + kCodeBytes + token * kScaleBytes;
       if constexpr (kFormat == kMxfp4) {
@@ -135,8 +135,8 @@ __device__ __forceinline__ void unpack(const Packed<kFormat>& in, int largest, u
   constexpr int kAlong = Shape<kFp8>::kAlongPage;
   const int t = lane / 8;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int token = (warp * 4 + i) * 8 + lane % 8;
+  for (int i = 0; i < 2; ++i) {
+    const int token = (warp * 2 + i) * 8 + lane % 8;
     uint32_t factor[4];
     if constexpr (kFormat == kMxfp4) power_factors<kFp8>(in.scales[i][0], largest, factor);
     else e4m3_factors(in.scales[i], t, factor);
@@ -427,7 +427,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_select_kernel(const Prefi
     asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
     if (begin < end) produce<kFormat, kFp8>(p, s, request, begin, end);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 168;");
     consume<kFp8>(p, s, begin, end);
     const int thread = threadIdx.x - kProducers;
     const int within = thread % 128;

@@ -10,7 +10,10 @@
 //
 // Inside a step of sixteen tokens, token 8 h + 2 t + o is the (4 t + 2 o + h)-th: the order in which
 // the four tokens of a word of the value page unpack. Keys are put in the same order, so that the
-// weights of a product are the operand of the next one as they are.
+// weights of a product are the operand of the next one as they are. Queries are the operand A from
+// registers too, sixteen bytes a load: dim 32 p + 8 q + 4 e + 2 h + c is lane q's (of four), element
+// 8 h + 2 q + c of step 2 p + e, and keys lie in that order. So a group of four warps needs no
+// barrier between the tiles of an item.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -49,7 +52,6 @@ constexpr int kThreads = 256;    // two groups of four warps
 constexpr int kTileRows = 64;    // of a product
 constexpr int kCodeBytes = kTokens * 64;
 constexpr int kAlongPage = kTokens * 16;
-constexpr int kAlongQueries = kTileRows * 16;
 constexpr int kNoVisit = 0x7FFFFFFF;
 
 // ---- Sorting visits into items ----------------------------------------------------------------
@@ -94,14 +96,9 @@ __global__ void item_kernel(const PrefillSparseParams p) {
 struct Shared {
   alignas(128) uint8_t k[kTokens * 256];
   alignas(128) uint8_t v[kTokens * 256];
-  alignas(128) uint8_t q[2][kTileRows * 256];
   int row[kVisits], slot[kVisits], stop[kVisits];
   int last[2];
 };
-
-__device__ __forceinline__ void group_barrier(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
-}
 
 // The tokens of the four bytes of a word of the value page, by byte.
 __device__ __forceinline__ int value_token(int step, int t, int byte) {
@@ -209,10 +206,12 @@ struct Packed {
         }
         const uint2 a = four_bf16(words[s], factor, factor);             // 0 4, 2 6
         const uint2 b = four_bf16(odd_codes(words[s]), factor, factor);  // 1 5, 3 7
-        *reinterpret_cast<uint4*>(
-            to + place<kAlongPage>((warp * 2 + j) * 8 + lane % 8, 4 * s + t)) = {
-            __byte_perm(a.x, b.x, 0x5410), __byte_perm(a.y, b.y, 0x5410),
-            __byte_perm(a.x, b.x, 0x7632), __byte_perm(a.y, b.y, 0x7632)};
+        const uint32_t pairs[4] = {__byte_perm(a.x, b.x, 0x5410), __byte_perm(a.y, b.y, 0x5410),
+                                   __byte_perm(a.x, b.x, 0x7632), __byte_perm(a.y, b.y, 0x7632)};
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          *reinterpret_cast<uint32_t*>(
+              to + place<kAlongPage>((warp * 2 + j) * 8 + lane % 8, 4 * s + c) + 4 * t) = pairs[c];
       }
     }
     return kFormat == kMxfp4 ? scalbnf(1.0f, largest - 127) : 0x1p8f;
@@ -253,10 +252,6 @@ struct Packed {
   }
 };
 
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
 __device__ __forceinline__ float exp2_fast(float x) {
   float out;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
@@ -278,24 +273,22 @@ __device__ __forceinline__ float sum_of_four(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Ask for the queries of a tile: rows of kShared heads of each visit.
+// A lane's share of two rows of queries, m and m + 8 of the group's 64; the rows of kShared heads of
+// each visit lie together.
 template <int kShared>
 __device__ __forceinline__ void fetch_queries(const PrefillSparseParams& p, const Shared& s,
-                                              uint32_t to, int tile, int count, int head) {
+                                              uint4 (&q)[4][2], int tile, int count, int head) {
   const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
 #pragma unroll
-  for (int a = 0; a < 2; ++a) {
-    const int r = warp * 16 + a * 8 + lane % 8;
-    const int visit = min(tile * (kTileRows / kShared) + r / kShared, count - 1);
+  for (int r = 0; r < 2; ++r) {
+    const int m = warp * 16 + lane / 4 + 8 * r;
+    const int visit = min(tile * (kTileRows / kShared) + m / kShared, count - 1);
     const int64_t query =
-        (static_cast<int64_t>(s.row[visit]) * p.kv_heads + head) * kShared + r % kShared;
+        (static_cast<int64_t>(s.row[visit]) * p.kv_heads + head) * kShared + m % kShared;
+    const uint4* from = reinterpret_cast<const uint4*>(p.q + query * 256) + lane % 4;
 #pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const int chunk = b * 4 + lane / 8;
-      copy_async(to + place<kAlongQueries>(r, chunk), p.q + query * 256 + chunk * 16);
-    }
+    for (int i = 0; i < 4; ++i) q[i][r] = __ldg(from + 4 * i);
   }
-  asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 // Softmax of a lane's two rows of logits, in place: weights, and their largest and sum.
@@ -351,7 +344,7 @@ __device__ __forceinline__ void leave(const PrefillSparseParams& p, const float 
         const float* pair = d + 4 * (4 * i + x) + 2 * r;
         packed[x] = __floats2half2_rn(pair[0] * share, pair[1] * share);
       }
-      at[4 * i] = *reinterpret_cast<const uint4*>(packed);
+      __stcs(at + 4 * i, *reinterpret_cast<const uint4*>(packed));  // read once, much later
     }
   }
 }
@@ -366,8 +359,6 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
   const int64_t visits = static_cast<int64_t>(p.chunk_rows) * p.kv_heads * p.slots;
   const int4* items = p.items + chunk * visits;
   const int count_items = p.counts[chunk];
-  const uint32_t q_at = shared_address(s.q[group]);
-  const uint64_t q = operand(q_at, kAlongQueries);
   const uint64_t k = operand(shared_address(s.k), kAlongPage);
   const uint64_t v = operand(shared_address(s.v), kAlongPage);
 
@@ -393,7 +384,6 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
       if (lane == 0) s.last[warp] = last;
     }
     __syncthreads();
-    if (group * kTileVisits < count) fetch_queries<kShared>(p, s, q_at, group, count, head);
     const int last = max(s.last[0], s.last[1]);
     if (last < kTokens) packed.hide(last, warp, lane);
     const float to_log2 = p.to_log2 * packed.unpack_keys(s.k, warp, lane);
@@ -402,15 +392,20 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
     __syncthreads();
 
     for (int tile = group; tile * kTileVisits < count; tile += 2) {
-      asm volatile("cp.async.wait_all;" ::: "memory");
-      fence_operands();
-      group_barrier(group);
+      uint4 q[4][2];  // not earlier: registers would not suffice for two CTAs a multiprocessor
+      fetch_queries<kShared>(p, s, q, tile, count, head);
       float d[64];
       products_begin();
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        tile_product_bf16(d, moved(q, i * 2 * kAlongQueries), moved(k, i * 2 * kAlongPage), i > 0);
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t first[4] = {q[i][0].x, q[i][1].x, q[i][0].y, q[i][1].y};
+        const uint32_t second[4] = {q[i][0].z, q[i][1].z, q[i][0].w, q[i][1].w};
+        tile_product_bf16(d, first, moved(k, i * 4 * kAlongPage), i > 0);
+        tile_product_bf16(d, second, moved(k, (i * 4 + 2) * kAlongPage), 1);
+      }
       products_commit();
+      products_wait<0>();
+      products_done(d);
       int stop[2];
       int64_t to[2];
 #pragma unroll
@@ -423,16 +418,11 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
         const int64_t query = (static_cast<int64_t>(row) * p.kv_heads + head) * kShared + m % kShared;
         to[r] = known ? query * p.slots + s.slot[visit] : -1;
       }
-      products_wait<0>();
-      products_done(d);
-      group_barrier(group);  // all have read the queries
-      if ((tile + 2) * kTileVisits < count)
-        fetch_queries<kShared>(p, s, q_at, tile + 2, count, head);
       const Rows rows = softmax(d, to_log2, stop, lane);
       uint32_t weights[32];
 #pragma unroll
       for (int i = 0; i < 32; ++i) weights[i] = pack_bf16(d[2 * i], d[2 * i + 1]);
-#pragma unroll 1  // else registers do not suffice for two CTAs a multiprocessor
+#pragma unroll 1  // for the same reason
       for (int half = 0; half < 2; ++half) {
         float o[32];
         products_begin();

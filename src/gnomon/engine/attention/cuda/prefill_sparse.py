@@ -43,7 +43,7 @@ def chunk_rows(q_heads: int, slots: int) -> int:
 
 
 def fits(cache: LayerCache, q: torch.Tensor, slots: int) -> bool:
-    """Whether the kernels cover a layer's pages and queries q [R, Hq, D] with lists of ``slots``."""
+    """Whether the kernels cover a layer and queries q [R, Hq, D] with lists of ``slots``."""
     k, v = cache.k_layout.geometry, cache.v_layout.geometry
     heads = cache.pages.kv_heads
     chunks = -(-q.shape[0] // chunk_rows(q.shape[1], slots))

@@ -85,6 +85,17 @@ __device__ __forceinline__ void tile_product_bf16(float (&d)[64], uint64_t a, ui
       : "l"(a), "l"(b), "r"(add));
 }
 
+// The same with a in registers.
+__device__ __forceinline__ void tile_product_bf16(float (&d)[64], const uint32_t (&a)[4], uint64_t b,
+                                                  int add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " GNOMON_64
+      ", {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
+      : GNOMON_ACCUMULATORS(d)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
 // 64 x 64, with a in registers.
 __device__ __forceinline__ void tile_product_bf16(float (&d)[32], const uint32_t* a, uint64_t b,
                                                   int add) {

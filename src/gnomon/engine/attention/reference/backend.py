@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from gnomon.engine.attention.heads import HeadNorms, Queries, Rotation
 from gnomon.engine.attention.reference.dense import dense
+from gnomon.engine.attention.reference.project import project
 from gnomon.engine.attention.reference.select import select
 from gnomon.engine.attention.reference.sparse import sparse
 from gnomon.engine.attention.reference.write import write
@@ -24,6 +26,18 @@ class ReferenceBackend:
 
     def __init__(self, *, strict: bool = False) -> None:
         self.strict = strict
+
+    def project(
+        self,
+        cache: LayerCache,
+        rows: RowBatch,
+        projected: torch.Tensor,
+        norms: HeadNorms,
+        turn: Rotation,
+        index_dtype: torch.dtype | None = None,
+    ) -> Queries:
+        """See :func:`gnomon.engine.attention.reference.project.project`."""
+        return project(cache, rows, projected, norms, turn, index_dtype, strict=self.strict)
 
     def write(
         self,

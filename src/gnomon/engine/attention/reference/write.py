@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gnomon.engine.attention.checks import check_write
 from gnomon.engine.attention.rows import RowBatch
 from gnomon.engine.cache.pools import LayerCache
 from gnomon.engine.layouts.base import CacheLayout, Encoded
@@ -36,14 +37,7 @@ def write(
         ValueError: an index key without an index page, or the reverse; or the rows count blocks of
             another size than the pages.
     """
-    if rows.block_size != cache.pages.k.tokens:
-        raise ValueError(
-            f"rows of blocks of {rows.block_size} tokens cannot be written to pages of "
-            f"{cache.pages.k.tokens} tokens"
-        )
-    if (index_k is None) != (cache.index is None):
-        has, given = cache.index is not None, index_k is not None
-        raise ValueError(f"index keys given: {given}, but the layer owns index pages: {has}")
+    check_write(cache, rows, has_index=index_k is not None)
     slots = rows.slots
     live = slots >= 0
     if not bool(live.all()):

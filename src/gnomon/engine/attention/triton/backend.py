@@ -7,15 +7,19 @@ from typing import Literal
 import torch
 import triton
 
+from gnomon.engine.attention.checks import check_write
 from gnomon.engine.attention.cuda import build
 from gnomon.engine.attention.cuda import prefill_select as cuda_prefill_select
 from gnomon.engine.attention.cuda import prefill_sparse as cuda_prefill_sparse
 from gnomon.engine.attention.cuda import select as cuda_select
 from gnomon.engine.attention.cuda import sparse as cuda_sparse
+from gnomon.engine.attention.heads import HeadNorms, Queries, Rotation
+from gnomon.engine.attention.reference.project import project as reference_project
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
 from gnomon.engine.attention.triton.dense import dense
 from gnomon.engine.attention.triton.launch import Arithmetic
 from gnomon.engine.attention.triton.plan import Plans, unselected
+from gnomon.engine.attention.triton.project import project
 from gnomon.engine.attention.triton.select import select
 from gnomon.engine.attention.triton.sparse import sparse
 from gnomon.engine.attention.triton.write import write_field
@@ -53,6 +57,27 @@ class TritonBackend:
             for kernel in _KERNELS:  # now, not in the middle of a step
                 build.load(kernel)
 
+    def project(
+        self,
+        cache: LayerCache,
+        rows: RowBatch,
+        projected: torch.Tensor,
+        norms: HeadNorms,
+        turn: Rotation,
+        index_dtype: torch.dtype | None = None,
+    ) -> Queries:
+        """Norm, rotate and store in one kernel; a strict backend does it in steps.
+
+        Raises:
+            NonFiniteCacheInput: ``strict`` and a value for the cache is NaN or Inf.
+            ValueError: an index branch without an index page, or the reverse; or the rows count
+                blocks of another size than the pages.
+        """
+        check_write(cache, rows, has_index=norms.has_index)
+        if self.strict:
+            return reference_project(cache, rows, projected, norms, turn, index_dtype, strict=True)
+        return project(cache, rows, projected, norms, turn, index_dtype)
+
     def write(
         self,
         cache: LayerCache,
@@ -68,14 +93,7 @@ class TritonBackend:
             ValueError: an index key without an index page, or the reverse; or the rows count
                 blocks of another size than the pages.
         """
-        if rows.block_size != cache.pages.k.tokens:
-            raise ValueError(
-                f"rows of blocks of {rows.block_size} tokens cannot be written to pages of "
-                f"{cache.pages.k.tokens} tokens"
-            )
-        if (index_k is None) != (cache.index is None):
-            has, given = cache.index is not None, index_k is not None
-            raise ValueError(f"index keys given: {given}, but the layer owns index pages: {has}")
+        check_write(cache, rows, has_index=index_k is not None)
         fields = [(cache.k, cache.k_layout, k), (cache.v, cache.v_layout, v)]
         if index_k is not None and cache.index is not None and cache.index_layout is not None:
             fields.append((cache.index, cache.index_layout, index_k.unsqueeze(1)))

@@ -113,6 +113,44 @@ def _store_wide(page, t, d, live, m, sign, bad, ELEM: tl.constexpr, DIM: tl.cons
 
 
 @triton.jit
+def store_parts(
+    page, t, live, a, sa, bad_a, b, sb, bad_b,
+    ELEM: tl.constexpr, SCALE: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr,
+    SCALE_AT: tl.constexpr, ORDER: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Quantise ROWS vectors and store them at tokens t [ROWS, 1] of pages ``page`` [ROWS, 1].
+
+    The vectors come as their two parts [ROWS, DIM / 2], each as :func:`round_input` gives it:
+    magnitude, sign, not finite.
+    """
+    j = tl.arange(0, DIM // 2)[None, :]
+    if ELEM == E2M1:
+        _store_e2m1(page, t, j, live, a, sa, bad_a, b, sb, bad_b,
+                    SCALE, DIM, GROUP, SCALE_AT, ORDER, TOKENS, ROWS)  # fmt: skip
+    else:
+        if SCALE == S_FP32:
+            a = tl.where(bad_a, 0.0, a)
+            b = tl.where(bad_b, 0.0, b)
+            amax = tl.maximum(tl.max(a, 1), tl.max(b, 1))[:, None]
+            scale = tl.where(amax == 0, 1.0, tl.maximum(tl.div_rn(amax, E4M3_MAX),
+                                                        1.1754943508222875e-38))  # fmt: skip
+            a = tl.div_rn(a, tl.broadcast_to(scale, a.shape))
+            b = tl.div_rn(b, tl.broadcast_to(scale, b.shape))
+            at = (page + SCALE_AT).to(tl.pointer_type(tl.float32)) + t
+            tl.store(at, scale, mask=live)
+        _store_wide(page, t, element(j, 0, ELEM, DIM, ORDER), live, a, sa, bad_a, ELEM, DIM)
+        _store_wide(page, t, element(j, 1, ELEM, DIM, ORDER), live, b, sb, bad_b, ELEM, DIM)
+
+
+@triton.jit
+def count_bad(bad_a, bad_b, live, sanitised_ptr):
+    """Count what is replaced in rows that are stored."""
+    count = tl.sum((bad_a & live).to(tl.int32) + (bad_b & live).to(tl.int32))
+    if count > 0:
+        tl.atomic_add(sanitised_ptr, count.to(tl.int64))
+
+
+@triton.jit
 def _write_kernel(
     x_ptr, slots_ptr, pool_ptr, sanitised_ptr, rows, heads, block_size,
     ELEM: tl.constexpr, SCALE: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr,
@@ -133,25 +171,9 @@ def _write_kernel(
     row = x_ptr + (r.to(tl.int64) * heads + head) * DIM
     a, sa, bad_a = round_input(tl.load(row + d0, mask=live, other=0.0).to(tl.float32), ELEM)
     b, sb, bad_b = round_input(tl.load(row + d1, mask=live, other=0.0).to(tl.float32), ELEM)
-    count = tl.sum(bad_a.to(tl.int32) + bad_b.to(tl.int32))
-    if count > 0:
-        tl.atomic_add(sanitised_ptr, count.to(tl.int64))
-    if ELEM == E2M1:
-        _store_e2m1(page, t, j, live, a, sa, bad_a, b, sb, bad_b,
-                    SCALE, DIM, GROUP, SCALE_AT, ORDER, TOKENS, ROWS)  # fmt: skip
-    else:
-        if SCALE == S_FP32:
-            a = tl.where(bad_a, 0.0, a)
-            b = tl.where(bad_b, 0.0, b)
-            amax = tl.maximum(tl.max(a, 1), tl.max(b, 1))[:, None]
-            scale = tl.where(amax == 0, 1.0, tl.maximum(tl.div_rn(amax, E4M3_MAX),
-                                                        1.1754943508222875e-38))  # fmt: skip
-            a = tl.div_rn(a, tl.broadcast_to(scale, a.shape))
-            b = tl.div_rn(b, tl.broadcast_to(scale, b.shape))
-            at = (page + SCALE_AT).to(tl.pointer_type(tl.float32)) + t
-            tl.store(at, scale, mask=live)
-        _store_wide(page, t, d0, live, a, sa, bad_a, ELEM, DIM)
-        _store_wide(page, t, d1, live, b, sb, bad_b, ELEM, DIM)
+    count_bad(bad_a, bad_b, live, sanitised_ptr)
+    store_parts(page, t, live, a, sa, bad_a, b, sb, bad_b,
+                ELEM, SCALE, DIM, GROUP, SCALE_AT, ORDER, TOKENS, ROWS)  # fmt: skip
 
 
 def write_field(
