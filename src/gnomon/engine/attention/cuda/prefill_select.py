@@ -83,9 +83,7 @@ def select(
     device, heads = index_q.device, index_q.shape[1]
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     splits = splits_of(tiles.count, rows.num_rows, processors)
-    candidates = torch.empty(
-        (tiles.count, splits, QUERIES, KEPT), dtype=torch.int64, device=device
-    )
+    candidates = torch.empty((tiles.count, splits, QUERIES, KEPT), dtype=torch.int64, device=device)
     index_q = index_q.contiguous()
     pointers = (
         index_q, rows.positions, rows.request_of_row, rows.page_table, tiles.bounds, cache.index,
