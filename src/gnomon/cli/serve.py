@@ -52,6 +52,17 @@ def serve(
         int, typer.Option(help="Most messages or input items of a request.")
     ] = 8192,
     max_tools: Annotated[int, typer.Option(help="Most tools of a request.")] = 1024,
+    structured_max_text: Annotated[
+        int | None,
+        typer.Option(
+            help="Most characters of a free string, and of reasoning, under structured output; the "
+            "checkpoint's limit if left out."
+        ),
+    ] = None,
+    structured_max_items: Annotated[
+        int | None,
+        typer.Option(help="The same for members of open lists and calls of a block."),
+    ] = None,
     max_open_requests: Annotated[
         int, typer.Option(help="Most requests open at a time, running and queued; more get a 429.")
     ] = 1024,
@@ -133,6 +144,8 @@ def serve(
                 max_body_bytes=max_body_bytes,
                 max_messages=max_messages,
                 max_tools=max_tools,
+                structured_max_text=structured_max_text,
+                structured_max_items=structured_max_items,
                 max_open_requests=max_open_requests,
                 max_requests_per_key=max_requests_per_key,
                 max_queued_requests=max_queued_requests,

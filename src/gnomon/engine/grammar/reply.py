@@ -30,7 +30,6 @@ from gnomon.engine.grammar.nodes import Anything, Object
 from gnomon.engine.grammar.read import SchemaReader
 from gnomon.engine.grammar.tagged_text import TaggedText
 
-
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gnomon.engine.errors import EngineError
+from gnomon.engine.runner.logprobs import Logprobs
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
+from gnomon.engine.serve.accounts import PromptScores, Token, Usage
 from gnomon.engine.serve.detokenizer import Detokenizer
 from gnomon.engine.serve.errors import from_engine, too_late, unavailable
 from gnomon.engine.serve.metrics import Metrics, RequestTimer
@@ -58,16 +60,6 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class Usage:
-    """Exact token counts of one request."""
-
-    prompt: int
-    cached: int
-    completion: int
-    reasoning: int
-
-
-@dataclass(frozen=True)
 class Finished:
     """The last item of a generation.
 
@@ -94,6 +86,8 @@ class Generation:
         cancel: ends it early when set; None cannot be cancelled.
         grammar: source of the grammar the output must follow; None for any output.
         deadline: when it must have ended, by the loop's clock; None for never.
+        tell: what is told besides text.
+        start: when it may start; None for at once.
     """
 
     id: str
@@ -105,6 +99,77 @@ class Generation:
     cancel: asyncio.Event | None = None
     grammar: str | None = None
     deadline: float | None = None
+    tell: Tell = field(default_factory=lambda: Tell())
+    start: Start | None = None
+
+    def choices(self, count: int, *, shares_prompt: bool) -> list[Generation]:
+        """This generation as ``count`` choices of an answer, each with randomness of its own.
+
+        Choice i of a seeded request has the seed plus i, so that the first is the request's with
+        one choice.
+
+        Args:
+            count: how many.
+            shares_prompt: the first computes the prompt and the others find it in the prefix cache,
+                so they start when it has its first token.
+        """
+        if count == 1:
+            return [self]
+        computed = asyncio.Event() if shares_prompt else None
+        return [
+            replace(
+                self,
+                id=f"{self.id}-{at}",
+                sampling=_seeded(self.sampling, at),
+                parser=copy.deepcopy(self.parser),
+                start=Start(computed, leads=at == 0) if computed is not None else None,
+            )
+            for at in range(count)
+        ]
+
+
+@dataclass(frozen=True)
+class Tell:
+    """What a generation tells besides text.
+
+    Attributes:
+        tokens: every token, with its scores if they are computed.
+        usage: what it has cost after every step.
+        stop: the stop string or token that ended it, as part of the text.
+    """
+
+    tokens: bool = False
+    usage: bool = False
+    stop: bool = False
+
+
+@dataclass(frozen=True)
+class Start:
+    """Choices of one prompt: the first leads, and the others wait until its prompt is computed."""
+
+    computed: asyncio.Event
+    leads: bool
+
+    async def steps(
+        self, steps: AsyncGenerator[TokenOutput, None]
+    ) -> AsyncGenerator[TokenOutput, None]:
+        """The steps, from when they may start."""
+        if not self.leads:
+            await self.computed.wait()
+        try:
+            async with contextlib.aclosing(steps):
+                async for step in steps:
+                    self.computed.set()
+                    yield step
+        finally:
+            self.computed.set()  # whatever became of the first, the others need not wait
+
+
+def _seeded(sampling: SamplingParams, choice: int) -> SamplingParams:
+    if sampling.seed is None:
+        return sampling
+    seed = (sampling.seed + choice + 2**63) % 2**64 - 2**63  # stays a signed 64-bit number
+    return msgspec.structs.replace(sampling, seed=seed)
 
 
 @dataclass
@@ -114,23 +179,37 @@ class Transcript:
     detokenizer: Detokenizer
     stops: StopStrings
     parser: OutputParser
+    tell: Tell = field(default_factory=Tell)
+    characters: int = field(default=0, init=False)
     completion: int = field(default=0, init=False)
     reasoning: int = field(default=0, init=False)
 
-    def feed(self, token_ids: Sequence[int], *, ended: bool) -> list[Event]:
+    def feed(
+        self, token_ids: Sequence[int], *, ended: bool, scores: Sequence[Logprobs] = ()
+    ) -> list[Event]:
         """Take new tokens; those after a stop string are not counted.
 
         Args:
             token_ids: of one step.
-            ended: the last of them is an end-of-sequence or stop token, which gives no text.
+            ended: the last of them is an end-of-sequence or stop token, which gives no text unless
+                the stop is to be told.
+            scores: of the tokens, if they are computed.
         """
         events: list[Event] = []
         for at, token_id in enumerate(token_ids):
             self.completion += 1
             before = self.parser.in_reasoning
-            if not (ended and at == len(token_ids) - 1):
-                events += self._text(self.stops.feed(self.detokenizer.feed(token_id)))
-            self.reasoning += before or self.parser.in_reasoning
+            text, told = "", []
+            if self.tell.stop or not (ended and at == len(token_ids) - 1):
+                text = self.detokenizer.feed(token_id)
+                told = self._text(self.stops.feed(text))
+            reasoning = before or self.parser.in_reasoning
+            self.reasoning += reasoning
+            if self.tell.tokens:
+                scored = scores[at] if scores else None
+                events.append(Token(token_id, self.characters, scored, reasoning))
+            self.characters += len(text)
+            events += told
             if self.stops.found:
                 break
         return events
@@ -167,9 +246,15 @@ async def generate(
     Raises:
         ApiError: the engine refused the request, or died.
     """
-    transcript = Transcript(Detokenizer(tokenizer, job.hidden), StopStrings(job.stops), job.parser)
+    transcript = Transcript(
+        Detokenizer(tokenizer, job.hidden),
+        StopStrings(job.stops, include=job.tell.stop),
+        job.parser,
+        job.tell,
+    )
     timer = metrics.start()
     steps = engine.generate(job.id, job.prompt_ids, job.sampling, job.grammar)
+    steps = steps if job.start is None else job.start.steps(steps)
     cached = 0
     reason: FinishReason | None = None
     try:
@@ -182,7 +267,13 @@ async def generate(
                 reason = step.finish_reason
                 if reason is FinishReason.ABORT:
                     raise unavailable("The server cut this request short: it is shutting down.")
-                events = transcript.feed(step.token_ids, ended=reason is FinishReason.STOP)
+                events: list[Event] = []
+                if step.prompt_logprobs:
+                    events.append(PromptScores(step.prompt_logprobs))
+                ended = reason is FinishReason.STOP
+                events += transcript.feed(step.token_ids, ended=ended, scores=step.logprobs)
+                if job.tell.usage:
+                    events.append(_usage(job, cached, transcript))
                 if transcript.stops.found:
                     reason = FinishReason.STOP
                 if events:
@@ -198,8 +289,12 @@ async def generate(
     last = transcript.finish(truncated=truncated)
     if last:
         yield last
-    usage = Usage(len(job.prompt_ids), cached, transcript.completion, transcript.reasoning)
+    usage = _usage(job, cached, transcript)
     yield Finished(truncated, usage, transcript.stops.found_stop, cancelled)
+
+
+def _usage(job: Generation, cached: int, transcript: Transcript) -> Usage:
+    return Usage(len(job.prompt_ids), cached, transcript.completion, transcript.reasoning)
 
 
 async def _until(

@@ -24,6 +24,9 @@ class ServeOptions(EngineOptions):
         max_body_bytes: longest request body.
         max_messages: most messages or input items of a request.
         max_tools: most tools of a request.
+        structured_max_text: most characters of a free string, and of reasoning, under structured
+            output; None leaves it to the checkpoint.
+        structured_max_items: the same for members of open lists and calls of a block.
         max_open_requests: most requests open at a time, running and queued.
         max_requests_per_key: the same for one API key; None is no limit.
         max_queued_requests: most requests without a first token at a time; None is no limit.
@@ -51,6 +54,8 @@ class ServeOptions(EngineOptions):
     max_body_bytes: int = Field(default=64 * 2**20, ge=1024)
     max_messages: int = Field(default=8192, ge=1)
     max_tools: int = Field(default=1024, ge=1)
+    structured_max_text: int | None = Field(default=None, ge=1, le=100_000)
+    structured_max_items: int | None = Field(default=None, ge=1, le=100_000)
     max_open_requests: int = Field(default=1024, ge=1)
     max_requests_per_key: int | None = Field(default=None, ge=1)
     max_queued_requests: int | None = Field(default=None, ge=1)

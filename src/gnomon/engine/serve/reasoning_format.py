@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from enum import StrEnum
 
+from gnomon.engine.serve.accounts import PromptScores, Token, Usage
 from gnomon.engine.serve.generation import Finished
 from gnomon.engine.serve.parsers.base import ContentDelta, Event, ReasoningDelta, ReasoningDialect
 
@@ -39,6 +40,8 @@ class Blocks:
                 text = ("" if self._open else self._opener) + event.text
                 self._open = True
                 told += [event, ContentDelta(text)] if self._keep else [ContentDelta(text)]
+            elif isinstance(event, Token | PromptScores | Usage):
+                told.append(event)  # says nothing that could end the block
             else:
                 told += [*self.end(), event]
         return told

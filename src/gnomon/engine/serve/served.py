@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import gnomon
+from gnomon.engine.grammar.limits import Limits
 from gnomon.engine.serve import conversation, history
 from gnomon.engine.serve.errors import ApiError, bad_request, too_late, unavailable
 from gnomon.engine.serve.gate import Gate, GateBounds, current_ticket
@@ -97,6 +98,15 @@ class Served:
         """How the model writes tool calls; None if that is not to be parsed."""
         return registry.tool_dialect(self.options.tool_call_parser)
 
+    @property
+    def limits(self) -> Limits:
+        """Ends for what a schema leaves open: the server's, else the checkpoint's."""
+        options, given = self.options, self.defaults.limits
+        return Limits(
+            given.text if options.structured_max_text is None else options.structured_max_text,
+            given.items if options.structured_max_items is None else options.structured_max_items,
+        )
+
     def admit(self, model: str) -> str:
         """Check that a request for ``model`` can be answered now.
 
@@ -176,6 +186,28 @@ class Served:
             self.tools.parser(conversation.tool_schemas(tools)) if self.tools and tools else None,
         )
         job = self.generation(request_id, fields, prompt.ids, parser, cap, deadline)
+        return await self.ruled(job, fields, wanted, prompt.tail, self.reasoning)
+
+    async def ruled(
+        self,
+        job: Generation,
+        fields: SamplingFields,
+        wanted: Structure | None,
+        tail: str = "",
+        reasoning: ReasoningDialect | None = None,
+    ) -> Generation:
+        """A generation whose answer must have a form.
+
+        Args:
+            job: without a form.
+            fields: of the request.
+            wanted: the form; None for any.
+            tail: end of the prompt.
+            reasoning: how the answer may reason first; None if it must not.
+
+        Raises:
+            ApiError: the form cannot be enforced.
+        """
         if wanted is None or wanted.free:
             return job
         for name in ("ignore_eos", "min_tokens"):
@@ -184,8 +216,8 @@ class Served:
                     f"'{name}' cannot be combined with structured output or enforced tool calls.",
                     name,
                 )
-        dialects, limits = (self.reasoning, self.tools), self.defaults.limits
-        grammar = await self.workers.run(grammar_of, wanted, prompt.tail, *dialects, limits)
+        parser = self.options.tool_call_parser
+        grammar = await self.workers.run(grammar_of, wanted, tail, reasoning, parser, self.limits)
         return replace(job, grammar=grammar)
 
     async def prompt(
@@ -283,6 +315,7 @@ class Served:
             "options": self.options.report(),
             "chat_template_sha256": self.template.sha256,
             "generation_defaults": self.defaults.report(),
+            "structured_output_limits": asdict(self.limits),
         }
 
     @staticmethod

@@ -12,13 +12,18 @@ class StopStrings:
 
     Of several, the one that is complete first counts, as if text came character by character.
 
+    Args:
+        stops: the strings.
+        include: give out the one that is found, too.
+
     Attributes:
         found: a stop string has been seen; no more text comes out.
         found_stop: which one; None before.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops = tuple(stops)
+        self._include = include
         self._held = ""
         self.found = False
         self.found_stop: str | None = None
@@ -32,8 +37,8 @@ class StopStrings:
         found = [(at + len(stop), at, stop) for at, stop in starts if at >= 0]
         if found:
             self.found = True
-            _, start, self.found_stop = min(found)
-            shown, self._held = self._held[:start], ""
+            end, start, self.found_stop = min(found)
+            shown, self._held = self._held[: end if self._include else start], ""
             return shown
         keep = len(self._held) - held_suffix(self._held, self._stops)
         shown, self._held = self._held[:keep], self._held[keep:]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gnomon.engine.grammar.dialects import DIALECTS, HERMES, M3_THINKING, Thinking
 from gnomon.engine.grammar.ebnf import GrammarTooLarge
 from gnomon.engine.grammar.limits import Limits
 from gnomon.engine.grammar.reply import (
@@ -17,8 +18,8 @@ from gnomon.engine.grammar.reply import (
     reply_grammar,
 )
 from gnomon.engine.serve.errors import ApiError, bad_request, missing, unsupported
-from gnomon.engine.serve.parsers.m3_reasoning import CLOSE, OPEN, M3ReasoningDialect
-from gnomon.engine.serve.parsers.m3_tools import M3ToolDialect
+from gnomon.engine.serve.parsers.base import ReasoningDialect
+from gnomon.engine.serve.parsers.registry import NONE
 from gnomon.engine.serve.protocol.chat import Tool
 
 
@@ -42,10 +43,16 @@ class Structure:
 
 @dataclass(frozen=True)
 class Choice:
-    """``tool_choice``: auto, none, required, or one function by its name."""
+    """``tool_choice``: auto, none or required, and which functions may be called.
+
+    Attributes:
+        name: the one function that must be called.
+        allowed: the functions that may be called; None is all of them.
+    """
 
     mode: str = "auto"
     name: str | None = None
+    allowed: frozenset[str] | None = None
 
 
 def read_choice(value: str | Mapping[str, Any] | None, tools: Sequence[Tool] | None) -> Choice:
@@ -61,6 +68,8 @@ def read_choice(value: str | Mapping[str, Any] | None, tools: Sequence[Tool] | N
         if not names:
             raise bad_request("tool_choice is 'required', but 'tools' has none.", "tool_choice")
         return Choice("required")
+    if isinstance(value, Mapping) and value.get("type") == "allowed_tools":
+        return _allowed(value, names)
     if isinstance(value, Mapping) and value.get("type") == "function":
         function = value.get("function")
         name = function.get("name") if isinstance(function, Mapping) else value.get("name")
@@ -74,9 +83,33 @@ def read_choice(value: str | Mapping[str, Any] | None, tools: Sequence[Tool] | N
         return Choice("required", name)
     raise unsupported(
         "tool_choice",
-        f"tool_choice {value!r} is not supported by this server; use 'auto', 'none', 'required' "
-        "or a function.",
+        f"tool_choice {value!r} is not supported by this server; use 'auto', 'none', 'required', "
+        "a function or 'allowed_tools'.",
     )
+
+
+def _allowed(value: Mapping[str, Any], names: Sequence[str]) -> Choice:
+    """Read ``allowed_tools``, nested as in the chat API or flat as in Responses."""
+    nested = value.get("allowed_tools")
+    where = "tool_choice" if nested is None else "tool_choice.allowed_tools"
+    given = value if nested is None else nested
+    mode = given.get("mode") if isinstance(given, Mapping) else None
+    if mode not in ("auto", "required"):
+        raise bad_request(f"{where}.mode must be 'auto' or 'required'.", f"{where}.mode")
+    tools = given.get("tools")
+    if not isinstance(tools, list) or not tools:
+        raise bad_request(f"{where}.tools must list functions.", f"{where}.tools")
+    found = set()
+    for at, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str) or name not in names:
+            raise bad_request(
+                f"{where}.tools[{at}] names the function {name!r}, which 'tools' does not have.",
+                f"{where}.tools[{at}]",
+            )
+        found.add(name)
+    return Choice(mode, allowed=frozenset(found))
 
 
 def structure(
@@ -106,11 +139,14 @@ def structure(
         )
         for at, tool in offered
         if choice.name in (None, tool.function.name)
+        and (choice.allowed is None or tool.function.name in choice.allowed)
     ]
     required = choice.mode == "required"
     single = choice.name is not None or parallel is False
-    demanded = required or single or json is not None or any(f.strict for f in functions)
-    calls = Calls(functions, required, single) if functions and demanded else None
+    demanded = required or single or json is not None or choice.allowed is not None
+    demanded = demanded or any(function.strict for function in functions)
+    names = frozenset(tool.function.name for _, tool in offered)
+    calls = Calls(functions, required, single, names) if functions and demanded else None
     return Structure(calls, json)
 
 
@@ -150,6 +186,38 @@ def responses_format(value: Mapping[str, Any] | None) -> Json | None:
     return _format(found, "text.format")
 
 
+def messages_format(
+    config: Mapping[str, Any] | None, older: Mapping[str, Any] | None
+) -> Json | None:
+    """Read the Messages API's ``output_config`` and ``output_format``, an older spelling of it.
+
+    Raises:
+        ApiError: they have unknown members, or are not of the type json_schema.
+    """
+    where, found = "output_format", older
+    if config is not None:
+        for name in config:
+            if name != "format" and config[name] is not None:
+                raise unsupported(
+                    f"output_config.{name}",
+                    f"output_config.{name} is not supported by this server.",
+                )
+        if config.get("format") is not None:
+            if older is not None:
+                raise bad_request(
+                    "output_format is an older spelling of output_config.format; send one.", where
+                )
+            where, found = "output_config.format", config["format"]
+    if found is None:
+        return None
+    if not isinstance(found, Mapping) or found.get("type") != "json_schema":
+        raise bad_request(f"{where} must be an object of type 'json_schema'.", where)
+    schema = found.get("schema")
+    if not isinstance(schema, Mapping):
+        raise bad_request(f"{where}.schema must be a JSON schema object.", f"{where}.schema")
+    return Json(schema, f"{where}.schema")
+
+
 def _format(value: Mapping[str, Any], where: str, nested: str = "") -> Json | None:
     match value.get("type"):
         case "text":
@@ -173,37 +241,39 @@ def _format(value: Mapping[str, Any], where: str, nested: str = "") -> Json | No
 
 
 def grammar_of(
-    wanted: Structure, tail: str, reasoning: object | None, tools: object | None, limits: Limits
+    wanted: Structure,
+    tail: str,
+    reasoning: ReasoningDialect | None,
+    tool_call_parser: str,
+    limits: Limits,
 ) -> str | None:
     """The grammar that enforces a structure; None if nothing is demanded.
 
     Args:
         wanted: the structure.
         tail: end of the rendered prompt, which tells how the answer starts.
-        reasoning: the server's reasoning dialect.
-        tools: its dialect of calls.
+        reasoning: the server's reasoning dialect; None if the answer starts with its content.
+        tool_call_parser: name of its dialect of calls.
         limits: ends for what is left open.
 
     Raises:
-        ApiError: a schema has a keyword that cannot be enforced, or the dialect has no grammar.
+        ApiError: a schema has a keyword that cannot be enforced, or calls are not parsed.
     """
     if wanted.free:
         return None
-    if not isinstance(reasoning, M3ReasoningDialect | None) or (
-        wanted.calls is not None and not isinstance(tools, M3ToolDialect)
-    ):
+    if wanted.calls is not None and tool_call_parser == NONE:
         raise unsupported(
-            "tool_choice" if wanted.calls is not None else "response_format",
-            "Structured output and enforced tool calls are supported for the minimax_m3 parsers "
-            "only.",
+            "tool_choice", "This server does not parse tool calls, so it cannot enforce any."
         )
-    end = tail.rstrip()
-    if reasoning is None or end.endswith(CLOSE):
-        start = Start.CONTENT
-    else:
-        start = Start.REASONING if end.endswith(OPEN) else Start.OPEN
+    dialect, thinking = DIALECTS.get(tool_call_parser, HERMES), M3_THINKING
+    start = Start.CONTENT
+    if reasoning is not None:
+        thinking = Thinking(reasoning.opener, reasoning.closer, reasoning.ends)
+        end = tail.rstrip()
+        if not end.endswith(thinking.closer):
+            start = Start.REASONING if end.endswith(thinking.opener) else Start.OPEN
     try:
-        return reply_grammar(start, wanted.calls, wanted.json, limits)
+        return reply_grammar(start, wanted.calls, wanted.json, limits, dialect, thinking)
     except RequestUnsupported as error:
         raise ApiError(
             400,
@@ -212,4 +282,5 @@ def grammar_of(
             code="unsupported_schema",
         ) from None
     except GrammarTooLarge as error:
-        raise bad_request(f"{error}; send smaller schemas.".capitalize(), "tools") from None
+        where = "tools" if wanted.json is None else wanted.json.where
+        raise bad_request(f"{error}; send smaller schemas.".capitalize(), where) from None

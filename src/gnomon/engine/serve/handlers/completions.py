@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -21,6 +22,7 @@ from gnomon.engine.serve.protocol.completions import CompletionRequest
 from gnomon.engine.serve.reply import collect
 from gnomon.engine.serve.served import Served
 from gnomon.engine.serve.sse import DONE, EventStream, data, error_lines, json_unless_gone
+from gnomon.engine.serve.structure import Structure, chat_format
 
 _MAX_PROMPTS = 256
 
@@ -42,6 +44,10 @@ async def completions(served: Served, body: CompletionRequest, request: Request)
         served.generation(f"{base['id']}-{at}", body, ids, OutputParser(None, None), cap, deadline)
         for at, ids in enumerate(prompts)
     ]
+    wanted = Structure(None, chat_format(body.response_format))
+    async with served.before(deadline):
+        ruled = await served.ruled(jobs[0], body, wanted)
+    jobs = [replace(job, grammar=ruled.grammar) for job in jobs]
     if body.stream:
         return EventStream(_stream(served, jobs, base, body), error_lines)
     return await json_unless_gone(request, _whole(served, jobs, base))

@@ -25,7 +25,7 @@ from gnomon.engine.serve.protocol.common import SamplingFields
 from gnomon.engine.serve.protocol.messages import CountTokensRequest, MessagesRequest
 from gnomon.engine.serve.served import Served
 from gnomon.engine.serve.sse import EventStream, event, json_unless_gone
-from gnomon.engine.serve.structure import read_choice, structure
+from gnomon.engine.serve.structure import messages_format, read_choice, structure
 
 
 async def messages(served: Served, body: MessagesRequest, request: Request) -> Response:
@@ -39,8 +39,9 @@ async def messages(served: Served, body: MessagesRequest, request: Request) -> R
     with _spelled_as_sent():
         tools = chat_tools(body.tools)
         offered = conversation.offered_tools(tools, choice, flat=True)
+        form = messages_format(body.output_config, body.output_format)
         wanted = structure(
-            tools, read_choice(choice, tools), False if alone else None, None, flat=True
+            tools, read_choice(choice, tools), False if alone else None, form, flat=True
         )
         kwargs = {**thinking_kwargs(body.thinking), **(body.chat_template_kwargs or {})}
         cap = ("max_tokens", body.max_tokens)
@@ -56,6 +57,7 @@ async def messages(served: Served, body: MessagesRequest, request: Request) -> R
 async def count_tokens(served: Served, body: CountTokensRequest) -> Response:
     """How many tokens the prompt of a conversation has."""
     served.admit(body.model)
+    messages_format(body.output_config, body.output_format)  # refuses what /v1/messages refuses
     with _spelled_as_sent():
         tools = conversation.offered_tools(
             chat_tools(body.tools), chat_choice(body.tool_choice), flat=True

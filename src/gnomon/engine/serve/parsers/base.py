@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gnomon.engine.serve.accounts import PromptScores, Token, Usage
+
 DISTINCTIVE = 4
 """A cut-off marker at least this long, at the end of a truncated reply, is dropped, not shown."""
 
@@ -57,7 +59,17 @@ class ToolCallEnd:
     complete: bool
 
 
-Event = ContentDelta | ReasoningDelta | ToolCallStart | ToolArgumentsDelta | ToolCallEnd
+Event = (
+    ContentDelta
+    | ReasoningDelta
+    | ToolCallStart
+    | ToolArgumentsDelta
+    | ToolCallEnd
+    | Token
+    | PromptScores
+    | Usage
+)
+"""What a generation tells. Parsers make the first five; the rest is told if somebody asked."""
 
 ToolSchemas = Mapping[str, Mapping[str, Any]]
 """Name of each offered function to the JSON schema of its parameters, in request order."""
@@ -93,7 +105,17 @@ class ToolParser(Protocol):
 
 
 class ReasoningDialect(Protocol):
-    """One spelling of reasoning: its parser and what the server must know about its markers."""
+    """One spelling of reasoning: its parser and what the server must know about its markers.
+
+    Attributes:
+        opener: begins reasoning.
+        closer: ends it.
+        ends: markers that end it too.
+    """
+
+    opener: str
+    closer: str
+    ends: tuple[str, ...]
 
     @property
     def markers(self) -> tuple[str, ...]:

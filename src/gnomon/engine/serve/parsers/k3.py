@@ -137,7 +137,7 @@ class K3ReasoningDialect(ThinkDialect):
     """How Kimi K3 writes reasoning."""
 
     def __init__(self) -> None:
-        super().__init__(_THINK, _THINK_END)
+        super().__init__(_THINK, _THINK_END, ends=(_OPEN, _CLOSE))
         self.markers = (_OPEN, _CLOSE, _SEP)
 
     def parser(self, prompt: str) -> K3Reasoning:

@@ -158,6 +158,10 @@ class SamplingFields(AccountFields):
         for key in self.logit_bias or ():
             if not (key.isascii() and key.isdigit() and len(key) < _ID_DIGITS):
                 raise bad_request(f"logit_bias has the key {key!r}, no token id.", "logit_bias")
+        if len({int(key) for key in self.logit_bias or ()}) < len(self.logit_bias or ()):
+            raise bad_request(
+                "logit_bias names a token id twice, as in '5' and '05'.", "logit_bias"
+            )
         if len(self.logit_bias or ()) > _MAX_BIASES:
             raise bad_request(f"At most {_MAX_BIASES} biases are allowed.", "logit_bias")
         return self

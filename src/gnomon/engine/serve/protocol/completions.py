@@ -27,12 +27,17 @@ class CompletionRequest(SamplingFields):
         "prompt_logprobs": (),
         "echo": (False,),
         "suffix": ("",),
-        "response_format": ({"type": "text"},),
+        "guided_json": (),
+        "guided_regex": (),
+        "guided_choice": (),
+        "guided_grammar": (),
+        "structured_outputs": (),
         "add_special_tokens": (False,),
     }
 
     model: str
     prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
     max_tokens: Tokens | None = None
+    response_format: dict[str, Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -67,8 +67,6 @@ class CountTokensRequest(Body):
     NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "mcp_servers": ([],),
         "context_management": (),
-        "output_config": ({},),
-        "output_format": (),
     }
 
     model: str
@@ -78,6 +76,8 @@ class CountTokensRequest(Body):
     tools: list[InputTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None  # its older name
     chat_template_kwargs: dict[str, Any] | None = None
 
 
