@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
+MESSAGES = "/v1/messages"
 USER: list[dict[str, Any]] = [{"role": "user", "content": "Say hello to the world."}]
 BASE: dict[str, dict[str, Any]] = {
     CHAT: {"messages": USER, "max_tokens": 8},
     RESPONSES: {"input": "Say hello to the world.", "max_output_tokens": 8},
     COMPLETIONS: {"prompt": "Say hello to the world.", "max_tokens": 8},
+    MESSAGES: {"messages": USER, "max_tokens": 8, "temperature": 0},
 }
 DONE = "[DONE]"
+_TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,23 @@ class Asker:
 
     def ask(self, path: str, change: Mapping[str, Any], *, stream: bool) -> httpx.Response:
         """Ask the endpoint's base question with a change; streams with usage, if it is optional."""
-        body = {"model": "nano", "seed": 5, **BASE[path], "stream": stream}
-        if stream and path != RESPONSES:
+        body = {"model": "nano", **BASE[path], "stream": stream}
+        if path != MESSAGES:
+            body["seed"] = 5
+        if stream and path in (CHAT, COMPLETIONS):
             body["stream_options"] = {"include_usage": True}
         return self.post(path, {**body, **change})
+
+    def ask_all(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Ask questions whole and streamed, several at a time, to have the answers ready."""
+        with ThreadPoolExecutor(_TOGETHER) as pool:
+            asked = [
+                pool.submit(self.ask, path, change, stream=stream)
+                for path, change in questions
+                for stream in (False, True)
+            ]
+            for one in asked:
+                one.result()
 
     def post(self, path: str, body: Any) -> httpx.Response:
         """Send a body."""
@@ -99,6 +116,8 @@ def said(path: str, answer: httpx.Response, *, stream: bool) -> Said:
     if path == RESPONSES:
         response = packets(answer).events[-1]["response"] if stream else answer.json()
         return _of_response(response)
+    if path == MESSAGES:
+        return _of_message(_message(packets(answer)) if stream else answer.json())
     told = Said()
     for part in packets(answer).events if stream else (answer.json(),):
         for choice in part["choices"]:
@@ -120,6 +139,53 @@ def _take(told: Said, choice: dict[str, Any], delta: dict[str, Any]) -> None:
         calls[number][1] += call["function"].get("arguments") or ""
     if choice.get("finish_reason"):
         told.finish[at] = choice["finish_reason"]
+
+
+def uncached(told: Said) -> Said:
+    """The same without what the prefix cache did: the second of two finds the first's prefix."""
+    usage = told.usage
+    assert usage is not None
+    if "cache_read_input_tokens" in usage:
+        usage["input_tokens"] += usage.pop("cache_read_input_tokens")
+    else:
+        (usage.get("prompt_tokens_details") or usage["input_tokens_details"]).pop("cached_tokens")
+    return told
+
+
+def _message(stream: Packets) -> dict[str, Any]:
+    """The message that a stream of Anthropic's events makes up."""
+    message: dict[str, Any] = {}
+    written: dict[int, str] = {}
+    for event in stream.events:
+        match event["type"]:
+            case "message_start":
+                message = event["message"]
+            case "content_block_start":
+                message["content"].append(event["content_block"])
+            case "content_block_delta":
+                at, delta = event["index"], event["delta"]
+                key = delta["type"].removesuffix("_delta")
+                if key == "input_json":
+                    written[at] = written.get(at, "") + delta["partial_json"]
+                else:
+                    message["content"][at][key] += delta[key]
+            case "content_block_stop" if event["index"] in written:
+                message["content"][event["index"]]["input"] = json.loads(written[event["index"]])
+            case "message_delta":
+                message |= event["delta"]
+                message["usage"] = event["usage"]
+    return message
+
+
+def _of_message(message: dict[str, Any]) -> Said:
+    told = Said({0: ""}, {0: ""}, {0: []}, {0: message["stop_reason"]}, message["usage"])
+    for block in message["content"]:
+        if block["type"] == "tool_use":
+            told.calls[0].append([block["name"], json.dumps(block["input"])])
+        else:
+            kind = block["type"]
+            (told.content if kind == "text" else told.reasoning)[0] += block[kind]
+    return told
 
 
 def _of_response(response: dict[str, Any]) -> Said:

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from anthropic import Anthropic
 from benchmarks.prompts import Counter
 from openai import OpenAI
 from tests.clients.servers import ScriptedServer, ServerProcess, gnomon_serve, scripted_server
 from tests.contract.asking import Asker
+from tests.contract.features import SECRET
 
 from gnomon.engine.models.loader import resolve_model
 
@@ -16,7 +18,7 @@ from gnomon.engine.models.loader import resolve_model
 def nano(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """The one real server that every case is put to."""
     log = tmp_path_factory.mktemp("contract") / "server.log"
-    flags = ("--kv-cache-dtype", "mxfp4", "--max-model-len", "2048")
+    flags = ("--kv-cache-dtype", "mxfp4", "--max-model-len", "2048", "--reasoning-key", SECRET)
     with gnomon_serve(log, "nano", *flags) as server:
         server.wait_ready()
         yield server
@@ -33,6 +35,12 @@ def asker(nano: ServerProcess) -> Iterator[Asker]:
 def client(nano: ServerProcess) -> OpenAI:
     """The real client, on the real server."""
     return OpenAI(base_url=nano.base_url, api_key="unused", max_retries=0, timeout=60)
+
+
+@pytest.fixture(scope="session")
+def claude(nano: ServerProcess) -> Anthropic:
+    """Anthropic's client, on the real server."""
+    return Anthropic(base_url=nano.url, api_key="unused", max_retries=0, timeout=60)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.contract.asking import CHAT, COMPLETIONS, RESPONSES, USER
+from tests.contract.asking import CHAT, COMPLETIONS, MESSAGES, RESPONSES, USER
+from tests.contract.claude import CLAUDE_FEATURES
+
+from gnomon.engine.serve.seal import Seal
+
+SECRET = "the contract's reasoning key"
+SEALED = Seal(SECRET).close("They greet.")
 
 Table = dict[str, dict[str, Any]]
 
@@ -64,7 +70,19 @@ SAMPLING: Table = {
     "stop ids": {"stop_token_ids": [1, 2, 3]},
     "64 stop ids": {"stop_token_ids": list(range(64))},
     "ignore_eos": {"ignore_eos": True},
-    "min_tokens": {"ignore_eos": True, "min_tokens": 4},
+    "min_tokens": {"min_tokens": 2},
+    "min_tokens and stop ids": {"min_tokens": 2, "stop_token_ids": list(range(64))},
+    "logit_bias": {"logit_bias": {"5": 100, "6": -100, "7": 0.5}},
+    "a biased token alone": {"logit_bias": {"300": 100}, "ignore_eos": True, "temperature": 0},
+    "presence_penalty": {"presence_penalty": 1.5},
+    "frequency_penalty": {"frequency_penalty": -1.5},
+    "repetition_penalty": {"repetition_penalty": 1.3},
+    "every penalty": {
+        "presence_penalty": 2, "frequency_penalty": 2, "repetition_penalty": 1.1, "temperature": 0,
+    },
+    "16 pairs of metadata": {"metadata": {"k" * 63 + f"{n:x}": "v" * 512 for n in range(16)}},
+    "stop in a character": {"stop": ["é", "\u0301", "\u2028"]},
+    "no obfuscation": {"stream_options": {"include_obfuscation": False, "include_usage": True}},
     "user": {"user": "someone"},
     "metadata": {"metadata": {"run": "7"}},
     "store false": {"store": False},
@@ -112,6 +130,14 @@ CHAT_FEATURES: Table = {
     "history with reasoning": talk(
         {"role": "assistant", "content": "Hello.", "reasoning": "They greet."}
     ),
+    "history with reasoning in the content": talk(
+        {"role": "assistant", "content": "<mm:think>They greet.</mm:think>Hello."}
+    ),
+    "history with reasoning in both": talk(
+        {"role": "assistant", "content": "<mm:think>They greet.</mm:think>Hello.",
+         "reasoning_content": "They greet.", "reasoning": "They greet."}
+    ),
+    "history with reasoning alone": talk({"role": "assistant", "reasoning_content": "Hm."}),
     "history with others' members": talk(
         {"role": "assistant", "content": "Hello.", "refusal": None, "annotations": [],
          "provider_specific_fields": {}, "audio": None}
@@ -165,6 +191,25 @@ RESPONSES_FEATURES: Table = {
          "content": [{"type": "reasoning_text", "text": "They greet."}]},
         {"role": "assistant", "content": "Hello."},
     ),
+    "history with sealed reasoning": items(
+        {"type": "reasoning", "summary": [], "content": None, "encrypted_content": SEALED},
+        {"role": "assistant", "content": "Hello."},
+    ),
+    "history with a summary": items(
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "They greet."}]},
+        {"role": "assistant", "content": "Hello."},
+    ),
+    "sealed reasoning": {
+        "include": ["reasoning.encrypted_content"], "store": False, "reasoning": {"effort": "high"},
+    },
+    "truncation": {"truncation": "auto"},
+    "truncation of a long conversation": {
+        "truncation": "auto",
+        "input": [*({"role": role, "content": "word " * 120} for role in ("user", "assistant") * 9),
+                  *USER],
+    },
+    "tool calls at most": {"max_tool_calls": 3},
+    "stored": {"store": True, "metadata": {"a": "b"}},
     "tools": {"tools": FLAT_TOOLS},
     "tools none": {"tools": FLAT_TOOLS, "tool_choice": "none"},
     **{
@@ -176,7 +221,7 @@ RESPONSES_FEATURES: Table = {
     "text format": {"text": {"format": {"type": "text"}}},
     "no truncation": {"truncation": "disabled"},
     "parallel": {"parallel_tool_calls": True},
-    "neutral fields": {"include": [], "background": False, "top_logprobs": 0},
+    "neutral fields": {"include": [], "background": False, "top_logprobs": 0, "n": 1},
     "multi-byte": {"input": "Ünïcode 漢字 😀"},
     "markers in text": {"input": "[e~[]~b]ai<mm:think>"},
 }  # fmt: skip
@@ -201,5 +246,6 @@ FEATURES: dict[str, Table] = {
     CHAT: CHAT_FEATURES,
     RESPONSES: RESPONSES_FEATURES,
     COMPLETIONS: COMPLETIONS_FEATURES,
+    MESSAGES: CLAUDE_FEATURES,
 }
 CASES = [(path, name) for path, table in FEATURES.items() for name in table]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.contract.asking import CHAT, COMPLETIONS, RESPONSES, USER
+from tests.contract.asking import CHAT, COMPLETIONS, MESSAGES, RESPONSES, USER
+from tests.contract.claude import CLAUDE_REFUSALS
 from tests.contract.features import CALL, WEATHER
 
 Refusal = tuple[dict[str, Any], str | None, str]
 INVALID, UNKNOWN, MISSING = "invalid_value", "unknown_parameter", "missing_parameter"
-ANY = ""  # the code is not part of the contract
+UNSUPPORTED, PART = "unsupported_parameter", "unsupported_content_part"
+ANY = ""  # where the code depends on what else is served
 
 
 def function(**members: Any) -> dict[str, Any]:
@@ -56,6 +58,19 @@ SHARED: dict[str, Refusal] = {
         ("min_tokens", (-1, 0.5, "x")),
         ("stream", ("yes", 1, [])),
     ),
+    **ranges(
+        ("store", ("yes", 1)),
+        ("user", (5, [])),
+        ("service_tier", (5, {})),
+        ("safety_identifier", (5,)),
+        ("prompt_cache_key", (5,)),
+        ("prompt_cache_retention", (True,)),
+        ("metadata", (5, "x", [])),
+    ),
+    "metadata of numbers": ({"metadata": {"a": 1}}, "metadata.a", INVALID),
+    "17 pairs of metadata": ({"metadata": {str(n): "x" for n in range(17)}}, "metadata", INVALID),
+    "a long key of metadata": ({"metadata": {"k" * 65: "x"}}, "metadata." + "k" * 65, INVALID),
+    "a long value of metadata": ({"metadata": {"k": "x" * 513}}, "metadata.k", INVALID),
     "a stop that is a number": ({"stop": [5]}, "stop[0]", INVALID),
     "a stop that is too long": ({"stop": ["x" * 1025]}, "stop[0]", INVALID),
     "a stop id that is negative": ({"stop_token_ids": [-1]}, "stop_token_ids[0]", INVALID),
@@ -66,15 +81,15 @@ SHARED: dict[str, Refusal] = {
     "a field of Python": ({"__class__": 1}, "__class__", UNKNOWN),
     "stream_options of another kind": ({"stream_options": 5}, "stream_options", INVALID),
     "an unknown stream option": ({"stream_options": {"x": 1}}, "stream_options.x", INVALID),
-    "beam search": ({"use_beam_search": True}, "use_beam_search", ANY),
+    "beam search": ({"use_beam_search": True}, "use_beam_search", UNSUPPORTED),
     "n of 0": ({"n": 0}, "n", ANY),
     "n negative": ({"n": -1}, "n", ANY),
     "n is text": ({"n": "2"}, "n", ANY),
     "n too large": ({"n": 10**6}, "n", ANY),
-    "presence_penalty too large": ({"presence_penalty": 9}, "presence_penalty", ANY),
-    "frequency_penalty too small": ({"frequency_penalty": -9}, "frequency_penalty", ANY),
-    "repetition_penalty negative": ({"repetition_penalty": -1}, "repetition_penalty", ANY),
-    "logit_bias is a list": ({"logit_bias": [1]}, "logit_bias", ANY),
+    "presence_penalty too large": ({"presence_penalty": 9}, "presence_penalty", INVALID),
+    "frequency_penalty too small": ({"frequency_penalty": -9}, "frequency_penalty", INVALID),
+    "repetition_penalty negative": ({"repetition_penalty": -1}, "repetition_penalty", INVALID),
+    "logit_bias is a list": ({"logit_bias": [1]}, "logit_bias", INVALID),
 }
 
 CHAT_REFUSALS: dict[str, Refusal] = {
@@ -86,20 +101,50 @@ CHAT_REFUSALS: dict[str, Refusal] = {
         ("tools", (5, "x", {})),
         ("chat_template_kwargs", (5, "x", [])),
     ),
-    "messages missing": ({"messages": None}, "messages", ANY),
-    "no messages": ({"messages": []}, "messages", ANY),
-    "two caps": ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", ANY),
+    "messages missing": ({"messages": None}, "messages", INVALID),
+    "no messages": ({"messages": []}, "messages", INVALID),
+    "two caps": ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", INVALID),
     "a cap beyond the context": ({"max_tokens": 4000}, "max_tokens", "context_length_exceeded"),
-    "a message is text": ({"messages": ["hi"]}, "messages[0]", ANY),
-    "a message is null": ({"messages": [None]}, "messages[0]", ANY),
+    "a message is text": ({"messages": ["hi"]}, "messages[0]", INVALID),
+    "a message is null": ({"messages": [None]}, "messages[0]", INVALID),
     "no role": ({"messages": [{"content": "x"}]}, "messages[0].role", MISSING),
-    "role root": (say(role="root", content="x"), "messages[1].role", ANY),
+    "role root": (say(role="root", content="x"), "messages[1].role", INVALID),
     "role is a number": (say(role=1, content="x"), "messages[1].role", INVALID),
-    "no content": (say(role="user"), "messages[1].content", ANY),
-    "content is null": (say(role="user", content=None), "messages[1].content", ANY),
+    "no content": (say(role="user"), "messages[1].content", MISSING),
+    "content is null": (say(role="user", content=None), "messages[1].content", MISSING),
     "content is a number": (say(role="user", content=1), "messages[1].content", INVALID),
-    "an empty assistant": (say(role="assistant"), "messages[1].content", ANY),
-    "a tool without an id": (say(role="tool", content="x"), "messages[1].tool_call_id", ANY),
+    "an empty assistant": (say(role="assistant"), "messages[1].content", MISSING),
+    "a tool without an id": (say(role="tool", content="x"), "messages[1].tool_call_id", MISSING),
+    "a call whose id does not match": (
+        {"messages": [*USER, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                      {"role": "tool", "tool_call_id": "call_2", "content": "x"}]},
+        "messages[2].tool_call_id", INVALID),
+    "a call without its result": (
+        {"messages": [*USER, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                      *USER]},
+        "messages[2]", INVALID),
+    "two results of one call": (
+        {"messages": [*call()["messages"], {"role": "tool", "tool_call_id": "call_1",
+                                            "content": "x"}]},
+        "messages[3].tool_call_id", INVALID),
+    "two calls of one id": (
+        say(role="assistant", content=None, tool_calls=[CALL, CALL]),
+        "messages[1].tool_calls[1].id", INVALID),
+    "a call without an id": (
+        say(role="assistant", content=None, tool_calls=[{**CALL, "id": None}]),
+        "messages[1].tool_calls[0].id", MISSING),
+    "a tool's result that is an object": (
+        {"messages": [*call()["messages"][:2], {"role": "tool", "tool_call_id": "call_1",
+                                                "content": {"a": 1}}]},
+        "messages[2].content", INVALID),
+    "an image as a tool's result": (
+        {"messages": [*call()["messages"][:2],
+                      {"role": "tool", "tool_call_id": "call_1",
+                       "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages[2].content[0]", PART),
+    "reasoning spelled twice": (
+        say(role="assistant", content="x", reasoning="a", reasoning_content="b"),
+        "messages[1].reasoning", INVALID),
     "an image": (part(type="image_url", image_url={"url": "http://x/y.png"}),
                  "messages[0].content[0]", "unsupported_content_part"),
     "a local image": (part(type="image_url", image_url={"url": "file:///etc/passwd"}),
@@ -110,29 +155,29 @@ CHAT_REFUSALS: dict[str, Refusal] = {
                "messages[0].content[0]", "unsupported_content_part"),
     "video": (part(type="video_url", video_url={"url": "x"}),
               "messages[0].content[0]", "unsupported_content_part"),
-    "a part without a type": (part(text="x"), "messages[0].content[0]", ANY),
-    "a part without text": (part(type="text"), "messages[0].content[0].text", ANY),
+    "a part without a type": (part(text="x"), "messages[0].content[0]", PART),
+    "a part without text": (part(type="text"), "messages[0].content[0].text", INVALID),
     "a part whose text is a number": (part(type="text", text=5), "messages[0].content[0].text",
-                                      ANY),
+                                      INVALID),
     "arguments that are no JSON": (
-        call(arguments="{x"), "messages[1].tool_calls[0].function.arguments", ANY),
+        call(arguments="{x"), "messages[1].tool_calls[0].function.arguments", INVALID),
     "arguments that are a list": (
-        call(arguments="[1]"), "messages[1].tool_calls[0].function.arguments", ANY),
+        call(arguments="[1]"), "messages[1].tool_calls[0].function.arguments", INVALID),
     "arguments with NaN": (
-        call(arguments='{"a": NaN}'), "messages[1].tool_calls[0].function.arguments", ANY),
+        call(arguments='{"a": NaN}'), "messages[1].tool_calls[0].function.arguments", INVALID),
     "a call without a name": (call(name=""), "messages[1].tool_calls[0].function.name", INVALID),
     "a call without a function": (
         say(role="assistant", tool_calls=[{"id": "c", "type": "function"}]),
         "messages[1].tool_calls[0].function", MISSING),
     "a tool of another type": (
-        {"tools": [{"type": "web", "function": {"name": "f"}}]}, "tools[0].type", ANY),
+        {"tools": [{"type": "web", "function": {"name": "f"}}]}, "tools[0].type", UNSUPPORTED),
     "a tool without a function": ({"tools": [{"type": "function"}]}, "tools[0].function", MISSING),
     "a tool without a name": (
         {"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", MISSING),
-    "a tool's name with a blank": (function(name="a b"), "tools[0].function.name", ANY),
-    "a tool's empty name": (function(name=""), "tools[0].function.name", ANY),
-    "a tool's name that is too long": (function(name="x" * 200), "tools[0].function.name", ANY),
-    "two tools of one name": ({"tools": function()["tools"] * 2}, "tools", ANY),
+    "a tool's name with a blank": (function(name="a b"), "tools[0].function.name", INVALID),
+    "a tool's empty name": (function(name=""), "tools[0].function.name", INVALID),
+    "a tool's name that is too long": (function(name="x" * 200), "tools[0].function.name", INVALID),
+    "two tools of one name": ({"tools": function()["tools"] * 2}, "tools", INVALID),
     "a tool's unknown member": (function(speed=1), "tools[0].function.speed", INVALID),
     "a schema that is text": (
         function(parameters="x"), "tools[0].function.parameters", "invalid_function_parameters"),
@@ -148,21 +193,21 @@ CHAT_REFUSALS: dict[str, Refusal] = {
     "a schema whose properties are a list": (
         function(parameters={"type": "object", "properties": []}),
         "tools[0].function.parameters", "invalid_function_parameters"),
-    "an unknown effort": ({"reasoning_effort": "huge"}, "reasoning_effort", ANY),
+    "an unknown effort": ({"reasoning_effort": "huge"}, "reasoning_effort", INVALID),
     "effort is a number": ({"reasoning_effort": 1}, "reasoning_effort", INVALID),
     "an unknown thinking mode": (
         {"chat_template_kwargs": {"thinking_mode": "loud"}}, None, "template_refused"),
     "the server's template variable": (
-        {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", ANY),
-    "functions, the older tools": ({"functions": [{"name": "f"}]}, "functions", ANY),
-    "audio out": ({"modalities": ["audio"]}, "modalities", ANY),
-    "guided_json": ({"guided_json": {}}, "guided_json", ANY),
-    "web search": ({"web_search_options": {}}, "web_search_options", ANY),
+        {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", INVALID),
+    "functions, the older tools": ({"functions": [{"name": "f"}]}, "functions", UNSUPPORTED),
+    "audio out": ({"modalities": ["audio"]}, "modalities", UNSUPPORTED),
+    "guided_json": ({"guided_json": {}}, "guided_json", UNSUPPORTED),
+    "web search": ({"web_search_options": {}}, "web_search_options", UNSUPPORTED),
     "a response's field": ({"max_output_tokens": 5}, "max_output_tokens", UNKNOWN),
     "a completion's field": ({"prompt": "x"}, "prompt", UNKNOWN),
     "too long a prompt": (
         {"messages": [{"role": "user", "content": "word " * 4000}]},
-        None, "context_length_exceeded"),
+        "messages", "context_length_exceeded"),
 }  # fmt: skip
 
 RESPONSES_REFUSALS: dict[str, Refusal] = {
@@ -171,40 +216,63 @@ RESPONSES_REFUSALS: dict[str, Refusal] = {
         ("max_output_tokens", (0, -1, 1.5, "8", True)),
         ("input", (5, {}, True)),
         ("instructions", (5, [])),
-        ("metadata", (5, "x")),
-        ("store", ("yes", 1)),
     ),
-    "input missing": ({"input": None}, "input", ANY),
-    "no input": ({"input": []}, "input", ANY),
-    "an item is text": ({"input": ["x"]}, "input[0]", ANY),
-    "role root": (item(role="root", content="x"), "input[1].role", ANY),
-    "an unknown item": (item(type="computer_call"), "input[1].type", ANY),
+    "input missing": ({"input": None}, "input", INVALID),
+    "no input": ({"input": []}, "input", INVALID),
+    "an item is text": ({"input": ["x"]}, "input[0]", INVALID),
+    "role root": (item(role="root", content="x"), "input[1].role", INVALID),
+    "an unknown item": (item(type="computer_call"), "input[1].type", UNSUPPORTED),
     "an image": (item(role="user", content=[{"type": "input_image", "image_url": "x"}]),
                  "input[1].content[0]", "unsupported_content_part"),
     "a file": (item(role="user", content=[{"type": "input_file", "file_id": "x"}]),
                "input[1].content[0]", "unsupported_content_part"),
     "a call without an id": (
-        item(type="function_call", name="f", arguments="{}"), "input[1].call_id", ANY),
+        item(type="function_call", name="f", arguments="{}"), "input[1].call_id", INVALID),
     "an output without an id": (
-        item(type="function_call_output", output="x"), "input[1].call_id", ANY),
+        item(type="function_call_output", output="x"), "input[1].call_id", INVALID),
     "arguments that are no JSON": (
         item(type="function_call", call_id="c", name="f", arguments="{x"),
-        "input[1].arguments", ANY),
+        "input[1].arguments", INVALID),
     "a cap beyond the context": (
         {"max_output_tokens": 4000}, "max_output_tokens", "context_length_exceeded"),
-    "an unknown effort": ({"reasoning": {"effort": "huge"}}, "reasoning.effort", ANY),
+    "an unknown effort": ({"reasoning": {"effort": "huge"}}, "reasoning.effort", INVALID),
     "an unknown reasoning option": ({"reasoning": {"x": 1}}, "reasoning.x", INVALID),
     "a nested tool": (
         {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name", MISSING),
     "a tool of another type": (
-        {"tools": [{"type": "web_search", "name": "w"}]}, "tools[0].type", ANY),
+        {"tools": [{"type": "web_search", "name": "w"}]}, "tools[0].type", UNSUPPORTED),
     "a schema of an array": (
         {"tools": [{"type": "function", "name": "f", "parameters": {"type": "array"}}]},
         "tools[0].parameters", "invalid_function_parameters"),
     "a chat's field": ({"messages": USER}, "messages", UNKNOWN),
     "another cap": ({"max_tokens": 5}, "max_tokens", UNKNOWN),
-    "background": ({"background": True}, "background", ANY),
-    "metadata of numbers": ({"metadata": {"a": 1}}, "metadata.a", INVALID),
+    "background without a store": (
+        {"background": True, "store": False}, "background", UNSUPPORTED),
+    "a background that is text": ({"background": "yes"}, "background", INVALID),
+    "a truncation of another kind": ({"truncation": "middle"}, "truncation", INVALID),
+    "what cannot be included": (
+        {"include": ["file_search_call.results"]}, "include[0]", UNSUPPORTED),
+    "include that is text": (
+        {"include": "reasoning.encrypted_content"}, "include", INVALID),
+    "a summary in brief": (
+        {"reasoning": {"summary": "concise"}}, "reasoning.summary", UNSUPPORTED),
+    "an unknown summary": ({"reasoning": {"summary": "long"}}, "reasoning.summary", INVALID),
+    "a conversation object": ({"conversation": "conv_1"}, "conversation", UNSUPPORTED),
+    "a stored prompt": ({"prompt": {"id": "pmpt_1"}}, "prompt", UNSUPPORTED),
+    "no tool calls at most": ({"max_tool_calls": 0}, "max_tool_calls", INVALID),
+    "reasoning sealed by another": (
+        item(type="reasoning", summary=[], encrypted_content="gAAAA"),
+        "input[1].encrypted_content", "invalid_encrypted_content"),
+    "sealed reasoning that is a number": (
+        item(type="reasoning", summary=[], encrypted_content=5),
+        "input[1].encrypted_content", INVALID),
+    "a call without its output": (
+        item(type="function_call", call_id="c", name="f", arguments="{}"), "input[1]", INVALID),
+    "an output without its call": (
+        item(type="function_call_output", call_id="c", output="x"), "input[1].call_id", INVALID),
+    "too long a prompt": ({"input": "word " * 4000}, "input", "context_length_exceeded"),
+    "too long a last input": (
+        {"input": "word " * 4000, "truncation": "auto"}, "input", "context_length_exceeded"),
 }  # fmt: skip
 
 COMPLETIONS_REFUSALS: dict[str, Refusal] = {
@@ -213,14 +281,14 @@ COMPLETIONS_REFUSALS: dict[str, Refusal] = {
         ("max_tokens", (0, -1, 1.5, "8", True)),
         ("prompt", (5, {}, True)),
     ),
-    "prompt missing": ({"prompt": None}, "prompt", ANY),
-    "an empty prompt": ({"prompt": ""}, "prompt", ANY),
-    "no prompts": ({"prompt": []}, "prompt", ANY),
-    "one of two empty": ({"prompt": ["a", ""]}, "prompt", ANY),
-    "an id that does not exist": ({"prompt": [10**6]}, "prompt", ANY),
-    "too many prompts": ({"prompt": ["x"] * 300}, "prompt", ANY),
-    "a suffix": ({"suffix": "x"}, "suffix", ANY),
-    "too long a prompt": ({"prompt": "word " * 4000}, None, "context_length_exceeded"),
+    "prompt missing": ({"prompt": None}, "prompt", INVALID),
+    "an empty prompt": ({"prompt": ""}, "prompt", INVALID),
+    "no prompts": ({"prompt": []}, "prompt", INVALID),
+    "one of two empty": ({"prompt": ["a", ""]}, "prompt", INVALID),
+    "an id that does not exist": ({"prompt": [10**6]}, "prompt", INVALID),
+    "too many prompts": ({"prompt": ["x"] * 300}, "prompt", INVALID),
+    "a suffix": ({"suffix": "x"}, "suffix", UNSUPPORTED),
+    "too long a prompt": ({"prompt": "word " * 4000}, "prompt", "context_length_exceeded"),
     "a cap beyond the context": ({"max_tokens": 4000}, "max_tokens", "context_length_exceeded"),
     "a chat's field": ({"messages": USER}, "messages", UNKNOWN),
     "tools": ({"tools": []}, "tools", UNKNOWN),
@@ -230,5 +298,6 @@ REFUSALS: dict[str, dict[str, Refusal]] = {
     CHAT: CHAT_REFUSALS,
     RESPONSES: RESPONSES_REFUSALS,
     COMPLETIONS: COMPLETIONS_REFUSALS,
+    MESSAGES: CLAUDE_REFUSALS,
 }
 CASES = [(path, name) for path, table in REFUSALS.items() for name in table]

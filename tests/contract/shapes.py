@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.contract.asking import CHAT, RESPONSES, Packets
+from tests.contract.asking import CHAT, MESSAGES, RESPONSES, Packets
 
 FINISH = {"stop", "length", "tool_calls"}
+STOPS = {"end_turn", "max_tokens", "stop_sequence", "tool_use"}
 
 
 def check_usage(usage: dict[str, Any], path: str) -> None:
@@ -21,6 +22,10 @@ def check_usage(usage: dict[str, Any], path: str) -> None:
 
 def check_whole(path: str, told: dict[str, Any]) -> None:
     """The members of a whole answer."""
+    if path == MESSAGES:
+        _check_message(told)
+        assert told["stop_reason"] in STOPS
+        return
     check_usage(told["usage"], path)
     if path == RESPONSES:
         _check_response(told)
@@ -49,12 +54,54 @@ def _check_response(told: dict[str, Any]) -> None:
     assert len(set(ids)) == len(ids)
 
 
+def _check_message(told: dict[str, Any]) -> None:
+    assert told["type"] == "message"
+    assert told["role"] == "assistant"
+    assert told["id"].startswith("msg_")
+    assert told["model"] == "nano"
+    assert (told["stop_reason"] == "stop_sequence") == (told["stop_sequence"] is not None)
+    assert {"input_tokens", "output_tokens", "cache_read_input_tokens"} <= set(told["usage"])
+    for block in told["content"]:
+        assert block["type"] in ("text", "thinking", "tool_use")
+
+
+def _check_blocks(stream: Packets) -> None:
+    """Anthropic's order: start, one block after the other, delta, stop."""
+    events = stream.events
+    assert list(stream.names) == [event["type"] for event in events]
+    kinds = [event["type"] for event in events]
+    assert kinds[0] == "message_start"
+    assert kinds[-2:] == ["message_delta", "message_stop"]
+    _check_message(events[0]["message"])
+    assert events[-2]["delta"]["stop_reason"] in STOPS
+    assert events[-2]["usage"]["output_tokens"] >= events[0]["message"]["usage"]["output_tokens"]
+    growing, at = False, -1
+    for event in events[1:-2]:
+        match event["type"]:
+            case "content_block_start":
+                assert not growing
+                growing, at = True, at + 1
+            case "content_block_delta":
+                assert growing
+                delta = event["delta"]
+                kind = delta["type"].removesuffix("_delta")
+                assert delta["partial_json" if kind == "input_json" else kind], "an empty packet"
+            case kind:
+                assert (kind, growing) == ("content_block_stop", True)
+                growing = False
+        assert event["index"] == at
+    assert not growing
+
+
 def check_packets(path: str, stream: Packets) -> None:
     """Every rule for the packets of a stream with usage."""
     assert "\ufffd" not in stream.text
     assert "\\ufffd" not in stream.text
     if path == RESPONSES:
         _check_events(stream)
+        return
+    if path == MESSAGES:
+        _check_blocks(stream)
         return
     assert stream.done
     first, last = stream.events[0], stream.events[-1]

@@ -6,39 +6,81 @@ import json
 from typing import Any
 
 import pytest
+from anthropic import Anthropic
 from openai import OpenAI
-from tests.contract.asking import BASE, CHAT, COMPLETIONS, RESPONSES
+from tests.contract.asking import BASE, CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from tests.contract.features import CASES, FEATURES
+from tests.contract.shapes import FINISH, STOPS
 
-NAMED = {CHAT: ("messages",), RESPONSES: (), COMPLETIONS: ("prompt",)}
+NAMED = {CHAT: ("messages",), RESPONSES: (), COMPLETIONS: ("prompt",), MESSAGES: ("messages",)}
 
 
-def create(client: OpenAI, path: str, change: dict[str, Any], **fields: Any) -> Any:
+def create(
+    client: OpenAI, claude: Anthropic, path: str, change: dict[str, Any], **more: Any
+) -> Any:
     """Call the client's method; what its signature does not know goes into extra_body."""
-    body = {"seed": 5, **BASE[path], **change}
+    body = {**BASE[path], **change}
     cap = "max_output_tokens" if path == RESPONSES else "max_tokens"
-    body[cap] = min(body[cap] or 4, 4)  # reading is what is tested here
+    tokens = min(body.pop(cap) or 2, 2)  # reading is what is tested here
     if "max_completion_tokens" in body:
-        body["max_completion_tokens"] = body[cap]
+        body["max_completion_tokens"] = tokens
     named = {name: body.pop(name) for name in NAMED[path]}
+    named[cap] = tokens
     method = {
         CHAT: client.chat.completions.create,
         RESPONSES: client.responses.create,
         COMPLETIONS: client.completions.create,
+        MESSAGES: claude.messages.create,
     }[path]
-    return method(model="nano", **named, **fields, extra_body=body)  # type: ignore[operator]
+    if path != MESSAGES:
+        body.setdefault("seed", 5)
+    return method(model="nano", **named, **more, extra_body=body)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("path", "name"), CASES, ids=lambda value: value)
-def test_the_client_reads_every_feature(client: OpenAI, path: str, name: str) -> None:
-    change = FEATURES[path][name]
-    whole = create(client, path, change)
+def test_the_client_reads_every_feature(
+    client: OpenAI, claude: Anthropic, path: str, name: str
+) -> None:
+    whole = create(client, claude, path, FEATURES[path][name])
     assert whole.model == "nano"
-    assert whole.usage.total_tokens > 0
     if path == RESPONSES:
         assert isinstance(whole.output_text, str)
+        assert whole.usage.total_tokens > 0
+    elif path == MESSAGES:
+        assert whole.stop_reason in STOPS
+        assert whole.usage.output_tokens > 0
     else:
-        assert whole.choices[0].finish_reason in ("stop", "length", "tool_calls")
+        assert whole.choices[0].finish_reason in FINISH
+        assert whole.usage.total_tokens > 0
+
+
+@pytest.mark.parametrize(("path", "name"), CASES, ids=lambda value: value)
+def test_the_client_streams_every_feature(
+    client: OpenAI, claude: Anthropic, path: str, name: str
+) -> None:
+    with create(client, claude, path, FEATURES[path][name], stream=True) as stream:
+        events = list(stream)
+    if path == RESPONSES:
+        assert events[-1].response.usage.total_tokens > 0
+    elif path == MESSAGES:
+        assert events[-2].delta.stop_reason in STOPS
+        assert events[-2].usage.output_tokens > 0
+    else:
+        reasons = [choice.finish_reason for event in events for choice in event.choices]
+        assert set(filter(None, reasons)) <= FINISH
+        assert any(reasons)
+
+
+@pytest.mark.parametrize("name", ["nothing", "tools", "thinking", "any tool", "multi-byte"])
+def test_the_messages_helper_gets_to_the_end(claude: Anthropic, name: str) -> None:
+    body = {**BASE[MESSAGES], **FEATURES[MESSAGES][name]}
+    named = {key: body.pop(key) for key in ("messages", "max_tokens")}
+    with claude.messages.stream(model="nano", **named, extra_body=body) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_message()
+    assert kinds[-1] == "message_stop"
+    assert final.stop_reason in STOPS
+    assert final.usage.output_tokens > 0
 
 
 @pytest.mark.parametrize("name", ["nothing", "tools", "effort high", "multi-byte", "history"])
