@@ -24,6 +24,12 @@ class Index:
     page_table: torch.Tensor
     lengths: tuple[int, ...]
 
+    def scales(self) -> torch.Tensor:
+        """Scale bytes of every page, uint8 [blocks, bytes]; writing to it writes to the cache."""
+        assert self.cache.index is not None
+        assert self.cache.index_layout is not None
+        return self.cache.index[:, 0, self.cache.index_layout.geometry.region("scale").offset :]
+
     def rows(self, per_request: int | Sequence[int], before: int = 0, pads: int = 0) -> RowBatch:
         """The last rows of each request, ``before`` tokens from its end; pads between requests."""
         each = [per_request] * len(self.lengths) if isinstance(per_request, int) else per_request

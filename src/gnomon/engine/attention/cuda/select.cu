@@ -1,82 +1,95 @@
 // Score 4-bit index pages and keep the best of them, for decode and verify rows, on sm_90a.
 //
 // The work of a launch is the list of all history pages of all requests, cut into equal ranges, one
-// a CTA; a CTA walks its range as segments, one a request. Each of its warps takes every eighth page
-// of a segment, brings it in with bulk copies, two half pages in flight, and multiplies it with
-// all the request's queries at once: a page is read once for all rows and heads. Keys are the A
-// operand of wgmma, in registers, straight from the page's operand order (layouts/order.py); each of
-// a warpgroup's four warps feeds its sixteen rows of the product from a page of its own, so warps
-// meet only to keep the best scores. A second kernel merges each query's parts and writes its list.
+// a CTA (one on each multiprocessor); a CTA walks its range as segments, one a request. A warp of it
+// feeds a ring of pages with bulk copies; two warpgroups take turns to multiply a page with all the
+// request's queries at once, so that a page is read once for all rows and heads; one more warp keeps
+// the best pages of each query. Keys are the A operand of wgmma, in registers, straight from the
+// page's operand order (layouts/order.py). At the end of a segment the scoring warps write its lists
+// out, and the last CTA to do so for a request merges them.
 //
-// Both kernels are launched with programmatic stream serialisation: what does not depend on the
-// kernel before (positions, page tables) is read while that one drains. So they may follow any
-// kernel but one that writes positions or page tables and lets its dependents start early.
+// The kernel takes less than half a multiprocessor and is launched with programmatic stream
+// serialisation: while the kernel before it ends, it reads positions and page tables and fills its
+// ring, with pages before the first row of their request in the batch. So it may follow any kernel
+// but one that writes one of these and lets its dependents start early.
 //
-// Order and ties are those of docs/design/selection.md: scores descending, lower block on a tie.
+// Order and ties are those of docs/design/selection.md.
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
 #include "hopper.cuh"
-#include "lists.cuh"
+#include "select_exact.cuh"
+#include "select_lists.cuh"
+#include "select_score.cuh"
 
 struct Params {
-  const uint8_t* q;             // e4m3 [rows, heads, 128]
+  const void* q;                // e4m3, bf16 or fp16 [rows, heads, 128]
   const int64_t* positions;     // [rows]
   const int64_t* request;       // [rows]
   const int64_t* table;         // [requests, width]
   const int* bounds;            // [tiles, 2]: first row, rows
   const uint8_t* pages;         // [blocks, page bytes]
-  Entry* parts;                 // [ctas + tiles, N, kKept]
-  int* starts;                  // [tiles + 1], for the second kernel
+  Key* parts;                   // [ctas + tiles, N, kKept]
+  unsigned* arrived;            // [tiles, N], zero before and after a launch
   int64_t* out;                 // [rows, heads, topk]
   int width, tiles, heads, init, local, wanted, topk;
 };
 
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kTokens = 128;    // a page, and a scheduler block
-constexpr int kHalf = 64;       // tokens of one bulk copy
-constexpr int kCodeBytes = 64;  // of a token
-constexpr int kKept = 16;       // entries of a list of best pages
-constexpr int kRounds = 16;     // pages a warp scores between two merges into the lists
-constexpr int kWindow = kRounds * kWarps;
+#ifndef GNOMON_GROUPS
+#define GNOMON_GROUPS 2
+#endif
+#ifndef GNOMON_SHARED
+#define GNOMON_SHARED (113 * 1024)
+#endif
+#ifndef GNOMON_CTAS_PER_SM
+#define GNOMON_CTAS_PER_SM 2
+#endif
+#ifndef GNOMON_DEPTH
+#define GNOMON_DEPTH 2
+#endif
+
+constexpr int kGroups = GNOMON_GROUPS;    // warpgroups that score
+constexpr int kScorers = 4 * kGroups;     // warps
+constexpr int kThreads = 32 * (kScorers + 2);
+constexpr int kSlots = 2 * kGroups;       // pages scored and not yet looked at
+constexpr int kBuffer = 32;               // keys of a query that wait to be sorted
 constexpr int kMaxTiles = 512;
-constexpr int kMaxParts = 288;  // CTAs of a launch: two on each of up to 144 multiprocessors
+constexpr int kMaxParts = 160;            // CTAs of a launch
 
-__device__ __forceinline__ uint32_t even_codes(uint32_t w) { return w & 0x9C9C9C9Cu; }
+// Named barriers; 0 is __syncthreads. All of them join the scoring warps and the keeping one.
+enum { kSegmentStarts = 1, kQueriesReady, kSegmentEnds };
 
-__device__ __forceinline__ uint32_t odd_codes(uint32_t w) {
-  return ((w << 2) & 0x8C8C8C8Cu) | ((w >> 2) & 0x10101010u);
+__device__ __forceinline__ void meet(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(32 * (kScorers + 1)) : "memory");
 }
 
-// Shapes that follow from the number of query columns N and the page format.
-template <int N, bool kNv>
-struct Shape {
-  static constexpr int kScaleBytes = kNv ? 8 : 4;  // of a token
-  static constexpr int kPageBytes = kTokens * (kCodeBytes + kScaleBytes);
-  static constexpr int kHalfBytes = kHalf * (kCodeBytes + kScaleBytes);
-  static constexpr int kStages = 2;
-  // NVFP4 has two scales in the 32 elements of a product: its queries come twice, once with the
-  // other half of the elements zeroed.
-  static constexpr int kColumns = kNv ? 2 * N : N;
-};
-
-template <int N, bool kNv>
+// `kTerms`: 0 for e4m3 queries and products, else bf16 terms of a query.
+template <int N, bool kNv, int kTerms>
 struct Shared {
-  alignas(128) uint8_t ring[kWarps][Shape<N, kNv>::kStages][Shape<N, kNv>::kHalfBytes];
-  alignas(128) uint8_t queries[4 * 32 * Shape<N, kNv>::kColumns];
-  float scores[N][kWindow];
-  Entry kept[N][kKept];
+  static constexpr int kQueryBytes = kTerms == 0 ? 128 * Shape<N, kNv>::kColumns : 256 * N * kTerms;
+  static constexpr int kRest = kQueryBytes + kSlots * 128 * N + N * 288 + kScorers * 528 + 5200;
+  static constexpr int kStages = (GNOMON_SHARED - kRest) / Shape<N, kNv>::kPageBytes;
+  alignas(128) uint8_t ring[kStages][Shape<N, kNv>::kPageBytes];
+  alignas(128) uint8_t queries[kQueryBytes];
+  alignas(16) float most[kSlots][32][N];
+  alignas(16) Key kept[N][kBuffer + 2];
+  alignas(16) Key scratch[kScorers][66];
+  int count[N];               // keys in kept
   int stop[N];                // first block past each query's history; 0: selects nothing
+  int at[N];                  // position of each query's row, -1 for a pad
+  uint32_t invalid[kSlots];   // a byte for each warp that met a NaN
   int start[kMaxTiles + 1];   // first page of each tile in the list of all pages
   int request[kMaxTiles];     // of each tile
-  int sums[kWarps];
-  alignas(8) uint64_t full[kWarps][Shape<N, kNv>::kStages];
+  int sums[kScorers + 2];
+  alignas(8) uint64_t full[kStages];
+  uint64_t empty[kStages];
+  uint64_t scored[kSlots];
+  uint64_t taken[kSlots];
 };
 
 // History pages of a tile, those of its longest row, less the forced first ones; and its request.
@@ -113,76 +126,62 @@ __device__ void number_pages(const Params& p, S& s) {
     for (int w = 0; w < warp; ++w) sum += s.sums[w];
     sum += before;
     if (tile < p.tiles) s.start[tile + 1] = sum;
-    for (int w = 0; w < kWarps; ++w) before += s.sums[w];
+    for (int w = 0; w < kScorers + 2; ++w) before += s.sums[w];
     __syncthreads();
   }
 }
 
-// Write the list of a query: history from lanes 0 to wanted - 1, then forced blocks.
-__device__ void emit(const Params& p, int row, int head, int64_t position, Entry mine, int lane) {
-  const int taken = __popc(__ballot_sync(~0u, mine.score != 0));
+// The pages of all tiles, and this CTA's share.
+struct Range {
+  int total, ctas;  // no more CTAs than pages
+
+  __device__ int begin(int cta) const {
+    return static_cast<int>(static_cast<int64_t>(total) * cta / ctas);
+  }
+  __device__ int cta_of(int page) const {
+    return static_cast<int>((static_cast<int64_t>(page + 1) * ctas - 1) / total);
+  }
+};
+
+// Write the list of query `query` of a tile: history from lanes 0 to wanted - 1, then forced blocks.
+__device__ void emit(const Params& p, int first_row, int query, int at, Key mine, int lane) {
+  const int taken = __popc(__ballot_sync(~0u, mine != 0));
   if (lane >= p.topk) return;
   int64_t block = -1;
-  if (position >= 0) {
-    const int visible = static_cast<int>(position / kTokens) + 1;
+  if (at >= 0) {
+    const int visible = at / kTokens + 1;
     const int local = min(visible, p.local), init = min(visible - local, p.init);
     const int nth = lane - taken;
-    if (nth < 0) block = mine.block;
+    if (nth < 0) block = block_of(mine);
     else if (nth < init) block = nth;
     else if (nth < init + local) block = visible - local + nth - init;
   }
-  p.out[(static_cast<int64_t>(row) * p.heads + head) * p.topk + lane] = block;
+  p.out[(static_cast<int64_t>(first_row) * p.heads + query) * p.topk + lane] = block;
 }
 
-// The best history blocks of one query, from the parts that `parts` CTAs left.
-template <int N>
-__device__ Entry merge(const Params& p, int query, int first_part, int parts, int lane) {
-  const Entry* lists = p.parts + (static_cast<int64_t>(first_part) * N + query) * kKept;
-  const int64_t stride = static_cast<int64_t>(N) * kKept;
-  if (parts <= 8) {
-    Entry e[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int i = 32 * k + lane;
-      e[k] = i < parts * kKept ? read_part(lists + (i / kKept) * stride + i % kKept) : Entry{0, 0};
-    }
-    return best_of(e, p.wanted, lane);
-  } else {
-    // Lists hold disjoint, ascending ranges of blocks, so that the best `wanted` lists by their
-    // heads (the earlier one on a tie) hold the whole answer.
-    Entry heads[kMaxParts / 32];
-#pragma unroll
-    for (int k = 0; k < kMaxParts / 32; ++k) {
-      const int i = 32 * k + lane;
-      heads[k] = {i < parts ? read_part(lists + i * stride).score : 0, static_cast<uint32_t>(i)};
-    }
-    const Entry list = best_of(heads, p.wanted, lane);
-    Entry e[kKept / 2];
-#pragma unroll
-    for (int k = 0; k < kKept / 2; ++k) {
-      const int from = 2 * k + lane / kKept;
-      const uint32_t some = __shfl_sync(~0u, list.score, from);
-      const uint32_t index = __shfl_sync(~0u, list.block, from);
-      e[k] = some != 0 ? read_part(lists + index * stride + lane % kKept) : Entry{0, 0};
-    }
-    return best_of(e, p.wanted, lane);
+// Note where a query's history ends. A NaN query has no scores to choose by.
+template <typename S>
+__device__ __forceinline__ void note_query(const Params& p, S& s, int n, bool known, int row,
+                                           bool nan) {
+  const int64_t at = p.positions[row], request = p.request[row];
+  const bool lives = known && at >= 0 && request >= 0;
+  const bool selects = lives && !__any_sync(~0u, nan);
+  if (threadIdx.x % 32 == 0) {
+    s.stop[n] = selects ? static_cast<int>(at / kTokens) + 1 - p.local : 0;
+    s.at[n] = lives ? static_cast<int>(at) : -1;
   }
 }
 
-// Put a tile's queries into shared memory as B operands, and note where each one's history ends.
+// Put a tile's queries into shared memory as B operands, a warp a query.
 template <int N, bool kNv, typename S>
-__device__ void load_queries(const Params& p, S& s, int tile) {
+__device__ void load_queries(const Params& p, S& s, int2 bounds) {
   constexpr int kColumns = Shape<N, kNv>::kColumns;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int2 bounds = reinterpret_cast<const int2*>(p.bounds)[tile];
   const int queries = bounds.y * p.heads;
-  const uint32_t* q =
-      reinterpret_cast<const uint32_t*>(p.q) + static_cast<int64_t>(bounds.x) * p.heads * 32;
+  const uint32_t* q = static_cast<const uint32_t*>(p.q) + static_cast<int64_t>(bounds.x) * p.heads * 32;
 #pragma unroll
-  for (int n = warp; n < N; n += kWarps) {  // a warp a query, four elements a lane
+  for (int n = warp; n < N; n += kScorers) {
     const uint32_t word = n < queries ? q[n * 32 + lane] : 0;
-    const int row = bounds.x + (n < queries ? n / p.heads : 0);
-    const int64_t at = p.positions[row], request = p.request[row];
     bool nan = false;
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
@@ -197,132 +196,188 @@ __device__ void load_queries(const Params& p, S& s, int tile) {
                   k] = here ? value : 0;
       }
     }
-    // A NaN query has no scores to choose by.
-    const bool selects = n < queries && at >= 0 && request >= 0 && !__any_sync(~0u, nan);
-    if (lane == 0) s.stop[n] = selects ? static_cast<int>(at / kTokens) + 1 - p.local : 0;
-    if (lane < kKept) s.kept[n][lane] = {0, 0};
+    note_query(p, s, n, n < queries, bounds.x + (n < queries ? n / p.heads : 0), nan);
   }
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// What a lane needs of one tile of sixteen tokens: its share of the codes, and its tokens' scales.
-template <bool kNv>
-struct Tile {
-  static constexpr int kWords = kNv ? 2 : 1;
-  uint4 low, high;
-  uint32_t scales[2][kWords];
-
-  __device__ __forceinline__ void load(const uint8_t* half, int tile, int lane) {
-    low = *reinterpret_cast<const uint4*>(half + tile * 1024 + lane * 16);
-    high = *reinterpret_cast<const uint4*>(half + tile * 1024 + 512 + lane * 16);
-    const uint8_t* at = half + kHalf * kCodeBytes + (tile * 16 + lane / 4) * 4 * kWords;
+// The same for exact products: bf16 queries (one term) or fp16 ones (two).
+template <int N, int kTerms, typename S>
+__device__ void load_exact_queries(const Params& p, S& s, int2 bounds) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int queries = bounds.y * p.heads;
+  const uint16_t* q = static_cast<const uint16_t*>(p.q) + static_cast<int64_t>(bounds.x) * p.heads * 128;
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+  for (int n = warp; n < N; n += kScorers) {
+    bool nan = false;
 #pragma unroll
-      for (int w = 0; w < kWords; ++w)
-        scales[r][w] = *reinterpret_cast<const uint32_t*>(at + r * 32 * kWords + 4 * w);
-  }
-
-  // Scale values of row r; a factor common to all does not matter.
-  __device__ __forceinline__ void scale(int r, float* to) const {
-    if constexpr (kNv) {
-#pragma unroll
-      for (int h = 0; h < 4; ++h) {
-        const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(
-            static_cast<__nv_fp8x2_storage_t>(scales[r][h / 2] >> (16 * (h % 2))), __NV_E4M3);
-        const float2 both = __half22float2(__half2(pair));
-        to[2 * h] = both.x;
-        to[2 * h + 1] = both.y;
+    for (int i = 0; i < 4; ++i) {
+      const int e = 32 * i + lane;
+      const uint16_t bits = n < queries ? q[n * 128 + e] : 0;
+      uint16_t* to = reinterpret_cast<uint16_t*>(s.queries + exact_place<N>(e) + n / 8 * 128 + n % 8 * 16);
+      if constexpr (kTerms == 1) {
+        nan |= (bits & 0x7FFF) > 0x7F80;
+        *to = bits;
+      } else {
+        const float value = __half2float(__ushort_as_half(bits));
+        const __nv_bfloat16 high = __float2bfloat16_rn(value);
+        const float rest = value - __bfloat162float(high);  // NaN for an infinite value
+        nan |= value != value;
+        *to = __bfloat16_as_ushort(high);
+        to[128 * N] = rest == rest ? __bfloat16_as_ushort(__float2bfloat16_rn(rest)) : 0;
       }
-    } else {
-      to[0] = __uint_as_float(scales[r][0] << 23 & 0x7F800000u);
-      to[1] = __uint_as_float(scales[r][0] << 15 & 0x7F800000u);
-      to[2] = __uint_as_float(scales[r][0] << 7 & 0x7F800000u);
-      to[3] = __uint_as_float(scales[r][0] >> 1 & 0x7F800000u);
+    }
+    note_query(p, s, n, n < queries, bounds.x + (n < queries ? n / p.heads : 0), nan);
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// The feeding warp: bring pages begin to end - 1 into the ring, in order.
+template <int N, bool kNv, typename S>
+__device__ __noinline__ void feed(const Params& p, S& s, int tile, int begin, int end) {
+  constexpr uint32_t kBytes = Shape<N, kNv>::kPageBytes;
+  constexpr int kStages = S::kStages;
+  const int lane = threadIdx.x % 32;
+  const int2 bounds = reinterpret_cast<const int2*>(p.bounds)[tile];
+  int mine = tile;  // tile of this lane's page
+  int block = 0;
+  auto page_id = [&](int page) -> int64_t {
+    if (page >= end) return 0;
+    while (page >= s.start[mine + 1]) ++mine;
+    block = page - s.start[mine] + p.init;
+    return p.table[static_cast<int64_t>(s.request[mine]) * p.width + block];
+  };
+  auto copy = [&](int stage, int64_t id) {
+    const uint32_t bar = shared_address(&s.full[stage]);
+    barrier_expect(bar, kBytes);
+    bulk_copy(shared_address(s.ring[stage]), p.pages + id * kBytes, kBytes, bar);
+  };
+  int64_t ids = page_id(begin + lane);
+  // Pages that this step does not write may come before the kernel that may write the others ends.
+  int64_t first = bounds.y > 0 ? p.positions[bounds.x] : 0;
+  for (int r = 1; r < bounds.y; ++r) {
+    const int64_t at = p.positions[bounds.x + r];
+    if (at >= 0 && (first < 0 || at < first)) first = at;
+  }
+  const bool old = begin + lane < end && mine == tile && block < first / kTokens;
+  const int early = min(kStages, __popc(__ballot_sync(~0u, old)));
+  if (lane < early) copy(lane, ids);
+  wait_for_kernel_before();
+  int64_t next = page_id(begin + 32 + lane);
+  int stage = 0;
+  uint32_t parity = 1;
+  for (int k = 0; k < end - begin; ++k) {
+    if (k % 32 == 0 && k > 0) {
+      ids = next;
+      next = page_id(begin + k + 32 + lane);
+    }
+    const int64_t id = __shfl_sync(~0u, ids, k % 32);
+    if (k >= early) {
+      barrier_wait(shared_address(&s.empty[stage]), parity);
+      if (lane == 0) copy(stage, id);
+    }
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  let_next_kernel_start();
+}
+
+// The keeping warp: look at the scores of pages first to stop - 1 of a tile, in order. Lane q has
+// query q: what beats the worst of its list goes into a buffer, which is sorted when full.
+template <int N, typename S>
+__device__ __noinline__ void keep(const Params& p, S& s, int first, int stop, int block, int k,
+                                  float unit) {
+  const int lane = threadIdx.x % 32;
+  const int column = lane % N, share = lane / N;
+  const int end = lane < N ? s.stop[column] : 0;
+  uint32_t least = 0;
+  int count = 0;
+  for (int page = first; page < stop; ++page, ++k, ++block) {
+    const int slot = k % kSlots;
+    barrier_wait(shared_address(&s.scored[slot]), k / kSlots & 1);
+    float most = s.most[slot][share][column];
+#pragma unroll
+    for (int i = 1; i < N; ++i) most = max_or_nan(most, s.most[slot][share + 32 / N * i][column]);
+    const bool valid = s.invalid[slot] == 0;
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&s.taken[slot]));
+#pragma unroll
+    for (int d = N; d < 32; d *= 2) most = max_or_nan(most, __shfl_xor_sync(~0u, most, d));
+    const uint32_t score = ordered(most * unit);
+    if (valid && most == most && block < end && score > least) s.kept[column][count++] = key_of(score, block);
+    unsigned crowded = __ballot_sync(~0u, count == kBuffer);
+    while (crowded != 0) {
+      const int q = __ffs(crowded) - 1;
+      crowded &= crowded - 1;
+      keep_best<1>(s.kept[q], kBuffer, p.wanted, lane);
+      if (lane == q) {
+        count = p.wanted;
+        least = s.kept[q][p.wanted - 1] >> 32;
+      }
     }
   }
-};
+  if (lane < N) s.count[lane] = count;
+}
 
-// Raise `most` to the largest product of each query with the tokens of half a page.
-template <int N, bool kNv>
-__device__ __forceinline__ void score_half(const uint8_t* half, uint64_t b, int lane,
-                                           float (&most)[N / 4]) {
-  constexpr int kColumns = Shape<N, kNv>::kColumns;
-  Tile<kNv> next;
-  next.load(half, 0, lane);
-#pragma unroll
-  for (int t = 0; t < kHalf / 16; ++t) {
-    const Tile<kNv> tile = next;
-    const uint32_t lows[4] = {tile.low.x, tile.low.y, tile.low.z, tile.low.w};
-    const uint32_t highs[4] = {tile.high.x, tile.high.y, tile.high.z, tile.high.w};
-    uint32_t a[4][4];
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      a[s][0] = even_codes(lows[s]);
-      a[s][1] = even_codes(highs[s]);
-      a[s][2] = odd_codes(lows[s]);
-      a[s][3] = odd_codes(highs[s]);
-    }
-    float sum[4][kColumns / 2];
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-    for (int s = 0; s < 4; ++s)
-      product<kColumns>(sum[s], a[s], b + static_cast<uint64_t>(s * 32 * kColumns >> 4));
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    if (t + 1 < kHalf / 16) next.load(half, t + 1, lane);  // while the products run
-    float scale[2][kNv ? 8 : 4];
-    tile.scale(0, scale[0]);
-    tile.scale(1, scale[1]);
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-    for (int s = 0; s < 4; ++s)
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) asm volatile("" : "+f"(sum[s][i])::"memory");
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {  // row i / 2 % 2 of the lane's two, column 8 (i / 4) + i % 2
-      const int r = i / 2 % 2;
-      float score = scale[r][0] * sum[0][i];
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        if constexpr (kNv) {
-          if (s > 0) score = fmaf(scale[r][2 * s], sum[s][i], score);
-          score = fmaf(scale[r][2 * s + 1], sum[s][N / 2 + i], score);
-        } else if (s > 0) {
-          score = fmaf(scale[r][s], sum[s][i], score);
-        }
-      }
-      float& best = most[2 * (i / 4) + i % 2];
-      best = fmaxf(best, score);
-    }
+// A scoring warp at the end of a segment: write the lists of its queries, or merge them if all others
+// of the request have been written.
+template <int N, typename S>
+__device__ __noinline__ void finish(const Params& p, S& s, int tile, int2 bounds, int part, int parts) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int queries = bounds.y * p.heads;
+  constexpr int kEach = (N + kScorers - 1) / kScorers;
+  const int64_t stride = static_cast<int64_t>(N) * kKept;
+  for (int i = 0; i < kEach; ++i) {
+    const int q = warp + i * kScorers;
+    if (q >= queries) break;
+    const int n = keep_best<1>(s.kept[q], s.count[q], p.wanted, lane);
+    const Key mine = lane < n ? s.kept[q][lane] : 0;
+    if (parts == 1) emit(p, bounds.x, q, s.at[q], mine, lane);
+    else if (lane < kKept) p.parts[part * stride + q * kKept + lane] = mine;
+  }
+  if (parts == 1) return;
+  __threadfence();
+  __syncwarp();
+  const int own = warp + lane * kScorers;
+  bool last = false;
+  if (lane < kEach && own < queries)
+    last = atomicInc(p.arrived + tile * N + own, parts - 1) == parts - 1;
+  unsigned merging = __ballot_sync(~0u, last);
+  if (merging == 0) return;
+  __threadfence();
+  const int first_part = part - (blockIdx.x - Range{s.start[p.tiles], min(static_cast<int>(gridDim.x),
+                                 s.start[p.tiles])}.cta_of(s.start[tile]));
+  for (; merging != 0; merging &= merging - 1) {
+    const int q = warp + (__ffs(merging) - 1) * kScorers;
+    Best best{s.scratch[warp]};
+    merge_parts<kMaxParts>(p.parts + first_part * stride + q * kKept, stride, parts, p.wanted, lane,
+                           best);
+    emit(p, bounds.x, q, s.at[q], lane < best.n ? s.scratch[warp][lane] : 0, lane);
+    __syncwarp();
   }
 }
 
-template <int N, bool kNv>
-__global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
-  using S = Shared<N, kNv>;
-  constexpr int kStages = Shape<N, kNv>::kStages;
-  constexpr uint32_t kCodes = kHalf * kCodeBytes;
-  constexpr uint32_t kScales = kHalf * Shape<N, kNv>::kScaleBytes;
+template <int N, bool kNv, int kTerms>
+__global__ void __launch_bounds__(kThreads, GNOMON_CTAS_PER_SM)
+    select_kernel(const __grid_constant__ Params p) {
+  using S = Shared<N, kNv, kTerms>;
+  constexpr int kStages = S::kStages;
   extern __shared__ __align__(128) uint8_t memory[];
   S& s = *reinterpret_cast<S*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-  let_next_kernel_start();
-  if (threadIdx.x < kWarps * kStages) barrier_init(shared_address(&s.full[0][0] + threadIdx.x));
+  if (threadIdx.x < kStages) {
+    barrier_init(shared_address(&s.full[threadIdx.x]), 1);
+    barrier_init(shared_address(&s.empty[threadIdx.x]), 4);
+  } else if (threadIdx.x >= 32 && threadIdx.x < 32 + kSlots) {
+    barrier_init(shared_address(&s.scored[threadIdx.x - 32]), 4);
+    barrier_init(shared_address(&s.taken[threadIdx.x - 32]), 1);
+  }
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   number_pages(p, s);
-  const int total = s.start[p.tiles];
-  const int per_cta = (total + gridDim.x - 1) / gridDim.x;
-  const int begin = min(total, static_cast<int>(blockIdx.x) * per_cta);
-  const int end = min(total, begin + per_cta);
-
-  if (begin == end) {
-    if (blockIdx.x == 0) {  // no history at all
-      wait_for_kernel_before();
-      for (int i = threadIdx.x; i <= p.tiles; i += kThreads) p.starts[i] = s.start[i];
-    }
-    return;
-  }
+  const Range range{s.start[p.tiles], min(static_cast<int>(gridDim.x), s.start[p.tiles])};
+  const int cta = blockIdx.x;
+  const int begin = cta < range.ctas ? range.begin(cta) : 0;
+  const int end = cta < range.ctas ? range.begin(cta + 1) : 0;
 
   int tile = 0;
   {
@@ -333,181 +388,128 @@ __global__ void __launch_bounds__(kThreads, 2) select_kernel(const Params p) {
     }
   }
 
-  // The feed runs kStages half pages ahead of the scoring, across segments. Page ids come 32 at a
-  // time, one a lane.
-  int feed_tile = tile, feed_page = begin + warp, feed_half = 0, feed_ids_from = -1;
-  int64_t feed_ids = 0;
-  auto next_page = [&]() {  // false: there is none
-    while (feed_page >= min(end, s.start[feed_tile + 1])) {
-      if (s.start[feed_tile + 1] >= end) return false;
-      ++feed_tile;
-      feed_page = s.start[feed_tile] + warp;
-      feed_ids_from = -1;
-    }
-    if (feed_ids_from < 0 || feed_page >= feed_ids_from + 32 * kWarps) {
-      feed_ids_from = feed_page;
-      const int page = feed_page + lane * kWarps;
-      const int64_t request = s.request[feed_tile];
-      const int block = page - s.start[feed_tile] + p.init;
-      if (page < min(end, s.start[feed_tile + 1])) feed_ids = p.table[request * p.width + block];
-    }
-    return true;
-  };
-  auto feed = [&](int stage) {
-    if (!next_page()) return;
-    const int64_t id = __shfl_sync(~0u, feed_ids, (feed_page - feed_ids_from) / kWarps);
-    if (lane == 0) {
-      const uint8_t* page = p.pages + id * Shape<N, kNv>::kPageBytes;
-      const uint32_t bar = shared_address(&s.full[warp][stage]);
-      const uint32_t to = shared_address(s.ring[warp][stage]);
-      barrier_expect(bar, kCodes + kScales);
-      bulk_copy(to, page + feed_half * kCodes, kCodes, bar);
-      bulk_copy(to + kCodes, page + 2 * kCodes + feed_half * kScales, kScales, bar);
-    }
-    feed_half ^= 1;
-    if (feed_half == 0) feed_page += kWarps;
-  };
-  next_page();
+  if (warp == kScorers) {
+    if (begin < end) feed<N, kNv>(p, s, tile, begin, end);
+    return;
+  }
   wait_for_kernel_before();
-  if (blockIdx.x == 0)
-    for (int i = threadIdx.x; i <= p.tiles; i += kThreads) p.starts[i] = s.start[i];
-  for (int stage = 0; stage < kStages; ++stage) feed(stage);
+  if (warp < kScorers) {  // tiles without history
+    for (int t = cta; t < p.tiles; t += gridDim.x) {
+      if (s.start[t] < s.start[t + 1]) continue;
+      const int2 bounds = reinterpret_cast<const int2*>(p.bounds)[t];
+      for (int q = warp; q < bounds.y * p.heads; q += kScorers) {
+        const int row = bounds.x + q / p.heads;
+        emit(p, bounds.x, q, p.request[row] < 0 ? -1 : static_cast<int>(p.positions[row]), 0, lane);
+      }
+    }
+  }
 
-  int stage = 0;
+  const int group = warp / 4, part_of_page = warp % 4;
+  const uint64_t b = descriptor(shared_address(s.queries),
+                                16 * (kTerms == 0 ? Shape<N, kNv>::kColumns : N));
+  int stage = group % kStages, k = group;
   uint32_t parity = 0;
   for (int first = begin; first < end; ++tile) {
     const int stop = min(end, s.start[tile + 1]);
     if (first >= stop) continue;
-    load_queries<N, kNv>(p, s, tile);
-    __syncthreads();
-    const int queries = p.bounds[2 * tile + 1] * p.heads;
-    const uint64_t b = descriptor(shared_address(s.queries), 16 * Shape<N, kNv>::kColumns);
-    for (int window = first; window < stop; window += kWindow) {
-      const int rounds = min(kRounds, (stop - window + kWarps - 1) / kWarps);
-      for (int round = 0; round < rounds; ++round) {
-        const int page = window + round * kWarps + warp;
-        const bool mine = page < stop;
-        float most[N / 4];
-#pragma unroll
-        for (int i = 0; i < N / 4; ++i) most[i] = __int_as_float(0xff800000);
-        for (int half = 0; half < 2; ++half) {
-          if (mine) barrier_wait(shared_address(&s.full[warp][stage]), parity);
-          score_half<N, kNv>(s.ring[warp][stage], b, lane, most);
-          if (mine) {
-            __syncwarp();
-            feed(stage);
-            if (++stage == kStages) stage = 0, parity ^= 1;
-          }
-        }
-#pragma unroll
-        for (int d = 4; d < 32; d *= 2)
-#pragma unroll
-          for (int i = 0; i < N / 4; ++i)
-            most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], d));
-        if (lane < 4) {
-#pragma unroll
-          for (int i = 0; i < N / 4; ++i)
-            s.scores[8 * (i / 2) + 2 * lane + i % 2][round * kWarps + warp] = most[i];
-        }
-      }
-      __syncthreads();
-      const bool finished = window + kWindow >= stop;
-      const int pages = min(kWindow, stop - window);
-      const int block = window - s.start[tile] + p.init;  // of the window's first page
-      for (int q = warp; q < queries; q += kWarps) {
-        constexpr int kSlots = kWindow / 32;
-        Entry e[kSlots + 1];
-        uint32_t top = 0;
-#pragma unroll
-        for (int k = 0; k < kSlots; ++k) {
-          const int i = 32 * k + lane;
-          const bool counts = i < pages && block + i < s.stop[q];
-          e[k] = {counts ? ordered(s.scores[q][i]) : 0, static_cast<uint32_t>(block + i)};
-          top = max(top, e[k].score);
-        }
-        Entry best = lane < kKept ? s.kept[q][lane] : Entry{0, 0};
-        e[kSlots] = best;
-        // Past the first windows, most bring nothing that beats the list.
-        const uint32_t least = __shfl_sync(~0u, best.score, p.wanted - 1);
-        if (__any_sync(~0u, top > least)) best = best_of(e, p.wanted, lane);
-        if (lane < kKept) {
-          s.kept[q][lane] = best;
-          if (finished)
-            p.parts[(static_cast<int64_t>(blockIdx.x + tile) * N + q) * kKept + lane] = best;
-        }
-      }
-      __syncthreads();
+    meet(kSegmentStarts);
+    if (warp > kScorers) {
+      meet(kQueriesReady);
+      keep<N>(p, s, first, stop, first - s.start[tile] + p.init, first - begin,
+              kTerms == 0 ? 64.0f : 1.0f);  // e4m3 codes count as 2^-6 of their value
+      meet(kSegmentEnds);
+      first = stop;
+      continue;
     }
+    const int2 bounds = reinterpret_cast<const int2*>(p.bounds)[tile];
+    if constexpr (kTerms == 0) load_queries<N, kNv>(p, s, bounds);
+    else load_exact_queries<N, kTerms>(p, s, bounds);
+    meet(kQueriesReady);
+    for (; begin + k < stop; k += kGroups) {
+      const uint8_t* page = s.ring[stage];
+      barrier_wait(shared_address(&s.full[stage]), parity);
+      bool invalid = false;
+      uint32_t scales = 0;  // MXFP4's of a token
+      if constexpr (!kNv)
+        scales = reinterpret_cast<const uint32_t*>(page + kTokens * kCodeBytes)[32 * part_of_page + lane];
+      float most[N / 4];
+      auto release = [&]() {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared_address(&s.empty[stage]));
+      };
+      if constexpr (kTerms == 0) {
+        if constexpr (!kNv) invalid = __any_sync(~0u, has_ones(scales, 0));
+        score_page<N, kNv, N == 32 ? 1 : GNOMON_DEPTH>(page, part_of_page, lane, b, most, release);
+      } else {
+        // Scales from 2^125 on can take an element beyond bf16, whose largest it then is.
+        if (!kNv && __any_sync(~0u, has_ones(scales, 0x03030303)))
+          score_page_exact<N, kNv, kTerms, !kNv>(page, part_of_page, lane, b, most);
+        else
+          score_page_exact<N, kNv, kTerms, false>(page, part_of_page, lane, b, most);
+        release();
+      }
+      stage += kGroups;
+      if (stage >= kStages) stage -= kStages, parity ^= 1;
+      const int slot = k % kSlots;
+      barrier_wait(shared_address(&s.taken[slot]), k / kSlots & 1 ^ 1);
+      float* to = &s.most[slot][8 * part_of_page + lane / 4][2 * (lane % 4)];
+#pragma unroll
+      for (int i = 0; i < N / 8; ++i)
+        *reinterpret_cast<float2*>(to + 8 * i) = {most[2 * i], most[2 * i + 1]};
+      if (lane == 0) reinterpret_cast<uint8_t*>(&s.invalid[slot])[part_of_page] = invalid;
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared_address(&s.scored[slot]));
+    }
+    meet(kSegmentEnds);
+    const int first_cta = range.cta_of(s.start[tile]);
+    const int last_cta = range.cta_of(s.start[tile + 1] - 1);
+    finish<N>(p, s, tile, bounds, cta + tile, last_cta - first_cta + 1);
     first = stop;
   }
 }
 
-// One warp a query: gather what the CTAs of its tile kept.
-template <int N>
-__global__ void __launch_bounds__(32) merge_kernel(const Params p, int ctas) {
-  const int tile = blockIdx.x, query = blockIdx.y, lane = threadIdx.x;
-  const int2 bounds = reinterpret_cast<const int2*>(p.bounds)[tile];
-  const bool known = query < bounds.y * p.heads;
-  const int row = bounds.x + (known ? query / p.heads : 0);
-  const int64_t request = p.request[row], at = p.positions[row];
-  wait_for_kernel_before();
-  let_next_kernel_start();
-  if (!known) return;
-  const int start = __ldcg(p.starts + tile), stop = __ldcg(p.starts + tile + 1);
-  const int total = __ldcg(p.starts + p.tiles);
-  Entry best = {0, 0};
-  if (start < stop) {
-    const int per_cta = (total + ctas - 1) / ctas;
-    const int first_cta = start / per_cta;
-    best = merge<N>(p, query, first_cta + tile, (stop - 1) / per_cta - first_cta + 1, lane);
+template <int N, bool kNv, int kTerms>
+int launch(const Params& p, int ctas, cudaStream_t stream) {
+  static bool ready = false;
+  const int bytes = sizeof(Shared<N, kNv, kTerms>);
+  static_assert(bytes <= GNOMON_SHARED);
+  if (!ready) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        select_kernel<N, kNv, kTerms>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    ready = true;
   }
-  emit(p, row, query % p.heads, request < 0 ? -1 : at, best, lane);
-}
-
-template <typename... Parameters, typename... Arguments>
-cudaError_t launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, int shared,
-                         cudaStream_t stream, Arguments... arguments) {
   cudaLaunchAttribute early;
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared;
+  config.gridDim = dim3(ctas);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = bytes;
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
+  return cudaLaunchKernelEx(&config, select_kernel<N, kNv, kTerms>, p);
 }
 
-template <int N, bool kNv>
+template <bool kNv, int kTerms>
 int launch(const Params& p, int queries, int ctas, cudaStream_t stream) {
-  static bool ready = false;
-  const int bytes = sizeof(Shared<N, kNv>);
-  if (!ready) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        select_kernel<N, kNv>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess) return error;
-    ready = true;
-  }
-  const cudaError_t error =
-      launch_early(select_kernel<N, kNv>, dim3(ctas), kThreads, bytes, stream, p);
-  if (error != cudaSuccess) return error;
-  return launch_early(merge_kernel<N>, dim3(p.tiles, queries), 32, 0, stream, p, ctas);
+  if (queries <= 8) return launch<8, kNv, kTerms>(p, ctas, stream);
+  if (queries <= 16) return launch<16, kNv, kTerms>(p, ctas, stream);
+  if (queries <= 32) return launch<32, kNv, kTerms>(p, ctas, stream);
+  return -1;
 }
 
 }  // namespace
 
-// Returns a cudaError_t, or -1 for a number of queries a tile that no kernel is built for.
-extern "C" int gnomon_select(const Params* p, int queries, int nvfp4, int ctas, void* stream) {
+// `terms`: 0 for e4m3 queries, 1 for bf16, 2 for fp16. Returns a cudaError_t, or -1 for more queries a
+// tile than any kernel is built for.
+extern "C" int gnomon_select(const Params* p, int queries, int nvfp4, int terms, int ctas,
+                             void* stream) {
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  if (!nvfp4) {
-    if (queries <= 8) return launch<8, false>(*p, queries, ctas, on);
-    if (queries <= 16) return launch<16, false>(*p, queries, ctas, on);
-    if (queries <= 32) return launch<32, false>(*p, queries, ctas, on);
-  } else {
-    if (queries <= 8) return launch<8, true>(*p, queries, ctas, on);
-    if (queries <= 16) return launch<16, true>(*p, queries, ctas, on);
-  }
-  return -1;
+  if (terms == 0)
+    return nvfp4 ? launch<true, 0>(*p, queries, ctas, on) : launch<false, 0>(*p, queries, ctas, on);
+  if (terms == 1)
+    return nvfp4 ? launch<true, 1>(*p, queries, ctas, on) : launch<false, 1>(*p, queries, ctas, on);
+  return nvfp4 ? launch<true, 2>(*p, queries, ctas, on) : launch<false, 2>(*p, queries, ctas, on);
 }

@@ -56,6 +56,7 @@ class TritonBackend:
         if self._hopper:
             for kernel in _KERNELS:  # now, not in the middle of a step
                 build.load(kernel)
+            cuda_select.counters(torch.device("cuda", torch.cuda.current_device()))
 
     def project(
         self,
