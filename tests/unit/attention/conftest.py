@@ -48,6 +48,7 @@ INTERPRETED = {
     "test_a_layer_that_reuses_a_selection_owns_no_index_page",
     "test_values_that_are_not_finite_are_counted_and_stored_finite",
     "test_garbage_in_pad_rows_is_not_counted",
+    "test_a_block_of_drafts_sees_the_context_and_itself",
     "test_every_bit_is_the_references",
     "test_pages_of_128_by_128_hold_the_references_bits",
     "test_heads_match_the_formula",

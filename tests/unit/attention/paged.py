@@ -167,7 +167,8 @@ class World:
             if p < 0:
                 continue
             h = histories[i]
-            past = list(range(0 if window is None else max(0, p + 1 - window), p + 1))
+            oldest = 0 if window is None else max(0, p + 1 - window)
+            past = list(range(oldest, int(rows.seen_to[r]) + 1))
             for head in range(s.kv_heads):
                 chosen = select_row(index_q[r, head], h.index_k, p, s.block, rule)
                 blocks[r, head, : len(chosen)] = torch.tensor(chosen)

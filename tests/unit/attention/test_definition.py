@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -84,6 +86,24 @@ def test_forced_blocks_match_the_definition(backend, rule):
 def test_a_window_matches_the_definition(backend, window):
     chunks = STEPS["everything at once"]
     compare(backend, World(CacheFormat.BF16, lengths(chunks)), chunks, RULE, window)
+
+
+@pytest.mark.parametrize("fmt", CacheFormat)
+@pytest.mark.parametrize("window", [None, 20])
+def test_a_block_of_drafts_sees_the_context_and_itself(backend, fmt, window):
+    """Blocks that end in, at and past a page's end; a row of its own among them."""
+    chunks = [Chunk(29, 3), Chunk(44, 4), Chunk(30, 4), Chunk(17, 1)]
+    world = World(fmt, [c.start + c.rows for c in chunks], Shape(group=1))
+    world.write_all(backend)
+    rows = world.batch(chunks, pads=1)
+    ends = torch.tensor([c.start + c.rows - 1 for c in chunks])
+    blocks = replace(rows, last_seen=ends[rows.request_of_row].where(rows.positions >= 0, -1))
+    _, q = world.queries(rows)
+    seen = backend.dense(world.cache, blocks, q, window)
+    _, _, wanted = world.expect(blocks, RULE, window)
+    torch.testing.assert_close(seen, wanted, atol=3e-6, rtol=1e-5)
+    alone = backend.dense(world.cache, rows, q, window)
+    assert not torch.allclose(seen, alone), "rows before the last see more than their past"
 
 
 @pytest.mark.parametrize("kv", [CacheFormat.BF16, CacheFormat.FP8, CacheFormat.MXFP4])

@@ -63,5 +63,5 @@ class AttentionBackend(Protocol):
     def dense(
         self, cache: LayerCache, rows: RowBatch, q: torch.Tensor, window: int | None = None
     ) -> torch.Tensor:
-        """Attend q [R, Hq, D] causally to every page, or to the last ``window`` tokens."""
+        """Attend q [R, Hq, D] to every page up to ``rows.seen_to``, or from ``window`` tokens back."""
         ...

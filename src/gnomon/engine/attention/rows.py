@@ -25,6 +25,9 @@ class RowBatch:
         page_table: int64 [N, P], block ids in logical order, -1 beyond the request's pages.
         lengths: int64 [N], tokens of the request in the cache after this step's write.
         block_size: tokens a page.
+        last_seen: int64 [R], last position a row attends to, for dense attention alone: not below
+            its own, and below the request's length. None: its own. Rows of a block of drafts that
+            see each other all have the block's last position.
     """
 
     positions: torch.Tensor
@@ -33,6 +36,12 @@ class RowBatch:
     page_table: torch.Tensor
     lengths: torch.Tensor
     block_size: int
+    last_seen: torch.Tensor | None = None
+
+    @property
+    def seen_to(self) -> torch.Tensor:
+        """int64 [R], last position a row attends to densely."""
+        return self.positions if self.last_seen is None else self.last_seen
 
     @property
     def num_rows(self) -> int:

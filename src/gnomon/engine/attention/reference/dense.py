@@ -16,13 +16,14 @@ _BLOCK_TILE = 16
 def dense(
     cache: LayerCache, rows: RowBatch, q: torch.Tensor, window: int | None = None
 ) -> torch.Tensor:
-    """Causal softmax attention at scale D^-0.5.
+    """Softmax attention at scale D^-0.5, up to the last position each row sees.
 
     Args:
         cache: the layer's pages, with this step's keys and values already written.
         rows: R rows.
         q: [R, Hq, D]; query head i uses KV head i // (Hq / Hk).
-        window: attend to the last ``window`` positions only, the row's own among them.
+        window: attend to the ``window`` positions up to the row's own only, and to what it sees
+            after it.
 
     Returns:
         [R, Hq, D] in q's dtype, computed in fp32; zeros for pad rows.
@@ -48,16 +49,17 @@ def _attend_chunk(
     """Attend rows ``chunk`` [L] with queries [L, Hk, G, D], streaming over tiles of blocks."""
     size, heads = rows.block_size, queries.shape[1]
     position = rows.positions[chunk].unsqueeze(-1)
+    newest = rows.seen_to[chunk].unsqueeze(-1)
     oldest = torch.zeros_like(position) if window is None else position + 1 - window
     # Tiles begin at multiples of their size, so that a row's sum does not depend on other rows.
     first_block = max(0, int(oldest.min()) // size) // _BLOCK_TILE * _BLOCK_TILE
-    last_block = int(position.max()) // size
+    last_block = int(newest.max()) // size
     merged: Partial | None = None
     for b0 in range(first_block, last_block + 1, _BLOCK_TILE):
         block = torch.arange(b0, min(b0 + _BLOCK_TILE, last_block + 1), device=position.device)
         physical = rows.page_table[rows.request_of_row[chunk].unsqueeze(-1), block]
         first = (oldest - block * size).clamp(min=0)
-        stop = (position + 1 - block * size).clamp(max=size)
+        stop = (newest + 1 - block * size).clamp(max=size)
         per_head = (x.unsqueeze(1).expand(-1, heads, -1) for x in (physical, first, stop))
         partial = attend(cache, queries, *per_head)
         merged = partial if merged is None else merged.merge(partial)

@@ -21,7 +21,7 @@ _WAVES = 4
 
 @triton.jit
 def _dense_kernel(
-    q_ptr, positions_ptr, request_ptr, table_ptr, bounds_ptr, k_ptr, v_ptr,
+    q_ptr, positions_ptr, seen_to_ptr, request_ptr, table_ptr, bounds_ptr, k_ptr, v_ptr,
     peak_ptr, total_ptr, values_ptr,
     rows, table_width, block_size, window, to_log2,
     HEADS: tl.constexpr, SHARED: tl.constexpr, QUERIES: tl.constexpr, SPLITS: tl.constexpr,
@@ -48,11 +48,13 @@ def _dense_kernel(
     position = tl.load(positions_ptr + row, mask=known, other=-1)
     of_row = tl.load(request_ptr + row, mask=known, other=-1)
     position = tl.where(of_row >= 0, position, -1)
+    newest = tl.load(seen_to_ptr + row, mask=known, other=-1)
+    newest = tl.where(position >= 0, newest, -1)
     request = tl.max(of_row)
     oldest = tl.where(position >= 0, tl.maximum(position + 1 - window, 0), 1 << 40)
     begin = tl.min(oldest) // block_size
-    end = tl.max(position) // block_size + 1  # 0 if every row is padding
-    end = tl.where(tl.max(position) < 0, 0, end)
+    end = tl.max(newest) // block_size + 1  # 0 if every row is padding
+    end = tl.where(tl.max(newest) < 0, 0, end)
     per_split = tl.cdiv(tl.maximum(end - begin, 0), SPLITS)
     begin = begin + split * per_split
     end = tl.minimum(begin + per_split, end)
@@ -71,7 +73,7 @@ def _dense_kernel(
         page = tl.load(table_ptr + request * table_width + block) * HEADS + head
         start = block * block_size
         seen_from = tl.minimum(tl.maximum(oldest - start, 0), TOKENS).to(tl.int32)
-        stop = tl.minimum(tl.maximum(position + 1 - start, 0), TOKENS).to(tl.int32)
+        stop = tl.minimum(tl.maximum(newest + 1 - start, 0), TOKENS).to(tl.int32)
         peak, total, acc0, acc1 = attend_page(
             q0, q1, peak, total, acc0, acc1, k_ptr + page * K_BYTES, v_ptr + page * V_BYTES,
             seen_from, stop, to_log2, TOKENS, DIM,
@@ -94,13 +96,14 @@ def dense(
     plans: Plans,
     arithmetic: Arithmetic,
 ) -> torch.Tensor:
-    """Causal softmax attention at scale D^-0.5.
+    """Softmax attention at scale D^-0.5, up to the last position each row sees.
 
     Args:
         cache: the layer's pages, with this step's keys and values already written.
         rows: R rows.
         q: [R, Hq, D]; query head i uses KV head i // (Hq / Hk).
-        window: attend to the last ``window`` positions only, the row's own among them.
+        window: attend to the ``window`` positions up to the row's own only, and to what it sees
+            after it.
         plans: tiles of the step's rows.
         arithmetic: where the kernels run, and the dtype of their products.
 
@@ -123,7 +126,8 @@ def dense(
     values = torch.empty((splits * queries * dim,), device=q.device)
     k, v = page_code(cache.k_layout.geometry), page_code(cache.v_layout.geometry)
     _dense_kernel[(tiles.count, heads, splits)](
-        q.contiguous(), rows.positions, rows.request_of_row, rows.page_table, tiles.bounds,
+        q.contiguous(), rows.positions, rows.seen_to, rows.request_of_row, rows.page_table,
+        tiles.bounds,
         cache.k, cache.v, peak, total, values,
         count, rows.page_table.shape[1], rows.block_size,
         (1 << 40) if window is None else window, dim**-0.5 * LOG2_E,
