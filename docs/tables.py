@@ -22,6 +22,8 @@ from gnomon.engine.options import CacheFormat, EngineOptions
 from gnomon.engine.plan_table import layout_markdown
 from gnomon.engine.rules import RULES
 from gnomon.engine.startup import describe
+from gnomon.harness.recipes.capabilities import Capabilities
+from gnomon.harness.recipes.policy import PUBLISHING, REFUSING
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -137,6 +139,57 @@ def devices_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def recipes_page() -> str:
+    """What recipes are held to: the capability matrix and the rules, from the data themselves."""
+    matrix = Capabilities.shipped()
+    lines = [
+        NOTE,
+        "# What recipes are held to",
+        "",
+        "A combination that is not listed is refused with what is listed.",
+        "",
+        "| Engine | Hardware | Keys and values | Index keys | Second tier | Drafts |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(
+            "| "
+            + " | ".join(
+                [f"`{engine}`"]
+                + [
+                    ", ".join(names) or "none"
+                    for names in (s.hardware, s.kv, s.index, s.offload, s.drafts)
+                ]
+            )
+            + " |"
+            for engine, supports in matrix.engines.items()
+            for s in supports
+        ),
+        "",
+        "## Known failures",
+        "",
+        "| Combination | Why | Instead |",
+        "| --- | --- | --- |",
+        *(
+            f"| {_combination(f.when.model_dump(exclude_none=True))} | {f.because} | {f.instead} |"
+            for f in matrix.refuses
+        ),
+        "",
+        "## Rules",
+        "",
+        "| Rule | Holds | When broken |",
+        "| --- | --- | --- |",
+        *(f"| `{r.code}` | {r.states} | the point is refused |" for r in REFUSING),
+        *(f"| `{r.code}` | {r.states} | nothing of it is published |" for r in PUBLISHING),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _combination(when: dict[str, object]) -> str:
+    return "; ".join(
+        f"{key} {', '.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for key, value in when.items()
+    )
+
+
 PLANS = {
     "minimax-m3.1 4 h200 mxfp4": ("minimax-m3.1", 4, "h200", "mxfp4"),
     "minimax-m3.1 8 h200 mxfp4": ("minimax-m3.1", 8, "h200", "mxfp4"),
@@ -170,6 +223,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "command-line.md": command_page(),
         REFERENCE / "refusals.md": refusals_page(),
         REFERENCE / "layouts.md": layouts_page(),
+        REFERENCE / "recipes.md": recipes_page(),
     }
 
 

@@ -69,6 +69,17 @@ def test_a_corrected_golden_length_is_another_measurement(expanded: Expand) -> N
     assert identity(point.model_copy(update={"forced": corrected})) != identity(point)
 
 
+def test_a_better_estimate_of_the_memory_plan_changes_no_id(expanded: Expand) -> None:
+    better = expanded(
+        {
+            "engine": {"reserve": {"profiled": "8 GiB"}},
+            "speculation": {"draft": {"checkpoint_bytes": "6 GB"}},
+        }
+    )
+    assert ids(better) == ids(expanded())
+    assert better.points[0].memory != expanded().points[0].memory
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     arms=st.lists(st.sampled_from(ARMS), max_size=3, unique=True),
@@ -168,7 +179,7 @@ def test_every_point_says_why_it_exists_and_what_speaks_against_it(expanded: Exp
         "exists because arm tp8 lists concurrency 1: The low-latency shape, with all caches on "
         "the devices."
     )
-    assert any(line.startswith("memory: pool 34.8 GiB") for line in first)
+    assert any(line.startswith("memory: pool 35.4 GiB") for line in first)
     assert any("2.83 tokens a step" in line for line in first)
     assert any(line == "dropped: the filter keeps the arms tp8" for line in last)
     assert any("not publishable: engine.image.digest" in line for line in last)

@@ -90,18 +90,21 @@ def test_a_rank_with_data_parallel_attention_keeps_every_head() -> None:
 @pytest.mark.parametrize(
     ("rule", "pool_gib", "room_gib"),
     [
-        (PoolRule("budget", fraction=0.9), 161.2 - 31.3 - 2.5 - 10.5, 17.9),
-        (PoolRule("budget", fraction=0.9, margin=0.02), 157.6 - 31.3 - 2.5 - 10.5, 17.9),
-        (PoolRule("static", fraction=0.8), 143.2 - 31.3 - 2.5, 25.3),
-        (PoolRule("free", fraction=0.5), 67.4, 67.4),
-        (PoolRule("explicit", explicit=50 * GIB), 50.0, 84.8),
+        (PoolRule("budget", fraction=0.9), 162 - 31.3 - 2.5 - 9.9, 18),
+        (PoolRule("budget", fraction=0.9, margin=0.02), 162 - 3.6 - 31.3 - 2.5 - 9.9, 18),
+        (PoolRule("static", fraction=0.8), 144 - 31.3 - 2.5, 26.1),
+        (PoolRule("free", fraction=0.5), 68.15, 68.15),
+        (PoolRule("explicit", explicit=50 * GIB), 50.0, 86.3),
     ],
 )
 def test_engines_size_their_pools_by_different_rules(
     rule: PoolRule, pool_gib: float, room_gib: float, expanded: Expand
 ) -> None:
-    """B200 at TP 8 with a draft of 2.5 GiB a rank, priced by each rule."""
-    change = {"speculation": {"draft": {"checkpoint_bytes": "20 GiB"}}}
+    """A device of 180 GiB, weights of 31.3 and a draft of 2.5 GiB a rank, by each rule."""
+    change = {
+        "speculation": {"draft": {"checkpoint_bytes": "20 GiB"}},
+        "hardware": {"gpu_memory": "180 GiB"},
+    }
     point = expanded(change, "minimax-m3-b200-vllm").points[0].point
     model = point.model.model_copy(update={"checkpoint_bytes": int(31.3 * 8 * GIB)})
     need = plan_memory(point.model_copy(update={"model": model}), rule, 1).need

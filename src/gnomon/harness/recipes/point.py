@@ -19,6 +19,7 @@ from gnomon.harness.replay.spec import AgentxScenario, FixedLengthScenario, Repl
 
 Profile = Literal["load", "eval"]
 _COMMENTARY = frozenset({"why", "description", "sources"})
+_PRICES = frozenset({"cache", "checkpoint_bytes", "gpu_memory", "outside_budget", "reserve"})
 _LABELS = frozenset({"id", "name", "arm", "evals", "deadlines", "scope", "purpose"})
 
 
@@ -91,12 +92,12 @@ class Point(Serving):
 def identity(point: Point) -> str:
     """Hash of everything that, if changed, makes it another measurement.
 
-    Names, reasons, deadlines and the evaluations that ride along are left out, and so is the rest
-    of the grid: extending a sweep changes no id in it. Golden lengths are in: a corrected curve is
-    another measurement.
+    Names, reasons, deadlines, prices of the memory plan and the evaluations that ride along are
+    left out, and so is the rest of the grid: extending a sweep changes no id in it. Golden lengths
+    are in: a corrected curve is another measurement.
     """
     data = point.model_dump(mode="json", exclude=set(_LABELS) | {"blockers"})
-    return _digest(without_commentary(data))
+    return _digest(_measured(data))
 
 
 def serving_identity(point: Point) -> str:
@@ -105,15 +106,16 @@ def serving_identity(point: Point) -> str:
     An evaluation counts for a load point when these are equal.
     """
     fields = set(Serving.model_fields)
-    return _digest(without_commentary(point.model_dump(mode="json", include=fields)))
+    return _digest(_measured(point.model_dump(mode="json", include=fields)))
 
 
-def without_commentary(data: Any) -> Any:
-    """Data without the sentences that explain it."""
+def _measured(data: Any) -> Any:
+    """Data without sentences, and without what only the memory plan reads."""
     if isinstance(data, Mapping):
-        return {k: without_commentary(v) for k, v in data.items() if k not in _COMMENTARY}
+        ignored = _COMMENTARY | _PRICES
+        return {key: _measured(value) for key, value in data.items() if key not in ignored}
     if isinstance(data, list | tuple):
-        return [without_commentary(item) for item in data]
+        return [_measured(item) for item in data]
     return data
 
 
