@@ -49,6 +49,10 @@ class StartupFailed(EngineError):
     """The engine core could not start, for a reason that is not a startup rule."""
 
 
+class OutOfMemory(EngineError):
+    """An allocation failed at startup; the message has the numbers of the memory plan."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """One reason why a combination of model, device and options cannot run.
@@ -83,3 +87,7 @@ class LayoutError(EngineError):
 
 class NonFiniteCacheInput(EngineError):
     """NaN or Inf was about to be cached, and the engine was told to refuse rather than sanitise."""
+
+
+class AttentionContractError(EngineError):
+    """A step asks attention for what its kernels cannot check: the message names row and reason."""
