@@ -7,11 +7,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-import xgrammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.structured.schemas import CASES, INTEGER, STRING, obj, wrapped
-from tests.structured.walk import compiler, walk
+from tests.structured.walk import walk
+from tests.unit.grammar.allowing import allows
 
 from gnomon.engine.grammar.ebnf import GrammarTooLarge
 from gnomon.engine.grammar.limits import Limits
@@ -34,12 +34,6 @@ def calls(schema: Any, **more: Any) -> Calls:
     return Calls(
         [Function("f", schema, True, "tools[0]")], **{"required": True, "single": True} | more
     )
-
-
-def allows(source: str, text: str) -> bool:
-    """Whether a grammar allows exactly this reply."""
-    matcher = xgrammar.GrammarMatcher(compiler().compile_grammar(source))
-    return bool(matcher.accept_string(text) and matcher.is_completed())
 
 
 def call(*elements: str) -> str:
