@@ -217,15 +217,16 @@ class _Reply:
         tags = self._dialect.tags
         if tags is None:
             return JsonText(self._grammar, {}, self._limits).body(Object((), Anything()))
+        most = None if self._limits.items is None else 4 * self._limits.items
         names = [name for name in sorted(_names(function.parameters)) if tags.key.fullmatch(name)]
         if not tags.nested:
-            text = self._grammar.rule(without(*tags.excluded))
+            text = self._free(*tags.excluded)
             each = either(
                 f"{literal(tags.opener(name, 'string'))} {text} {literal(tags.closer(name))}"
                 for name in names
             )
-            return self._grammar.rule(f"({each})*" if names else EMPTY)
-        text = self._grammar.rule(without(*self._dialect.markers))
+            return self._grammar.rule(repeated(each, 0, most) if names else EMPTY)
+        text = self._free(*self._dialect.markers)
         tag = self._grammar.rule(
             either(
                 literal(spelled)
@@ -233,7 +234,7 @@ class _Reply:
                 for spelled in (tags.opener(name, ""), tags.closer(name))
             )
         )
-        return self._grammar.rule(f"{text} ({tag} {text})*")
+        return self._grammar.rule(f"{text} {repeated(f'{tag} {text}', 0, most)}")
 
     def json(self, json: Json, *, beside_calls: bool) -> str:
         """JSON text of a schema, or any JSON object."""
