@@ -10,7 +10,7 @@ import pytest
 from tests.structured.schemas import CASES, obj, wrapped
 from tests.structured.walk import tokenizer
 
-from gnomon.engine.errors import AdmissionError
+from gnomon.engine.errors import AdmissionError, GrammarTooSlow
 from gnomon.engine.grammar import compiler
 from gnomon.engine.grammar.limits import Limits
 from gnomon.engine.grammar.reply import Json, Start, reply_grammar
@@ -63,7 +63,7 @@ def test_what_comes_out_is_valid(alone: list[tuple[int, ...]]) -> None:
     [
         {},
         {"max_num_batched_tokens": 64, "max_num_seqs": 3},
-        {"num_blocks": 9, "max_model_len": 1152},
+        {"num_blocks": 10, "max_model_len": 1280},
     ],
     ids=["one batch", "chunks", "preemption"],
 )
@@ -132,3 +132,49 @@ def test_the_cache_of_grammars_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     count, size = llm.core.constraints._compiler.cached
     assert count == 3
     assert 0 < size < compiler.MAX_GRAMMAR_BYTES
+
+
+def test_a_grammar_that_would_take_too_long_to_compile_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = [f"^[a-{letter}]{{60}}[0-9]{{60}}$" for letter in "bcdefg"]
+    schema = obj(**{word[3:5]: {"type": "string", "pattern": word} for word in words})
+    source = reply_grammar(Start.CONTENT, None, Json(schema, "x"), Limits())
+    assert compiler.work(source) >= 6 * 120
+    monkeypatch.setattr(compiler, "MAX_WORK", 700 * tokenizer().size)
+    with pytest.raises(AdmissionError, match="too long to compile"):
+        engine().generate([PROMPTS[0]], sampling(0), [source])
+
+
+def test_work_counts_classes_as_often_as_they_are_repeated() -> None:
+    assert compiler.work('root ::= "[a-z]{9}" [a-z] [^"\\]]{0,5000} r1{40}') == 2
+    assert compiler.work("root ::= [a-z]{2,40} | [\\]]{3} | [0-9]{7,}") == 40 + 3 + 7
+    assert compiler.work("root ::= [a-z]{5000}") < 200
+
+
+def test_a_grammar_whose_masks_are_slow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "MASK_BUDGET_S", 0.0)
+    with pytest.raises(AdmissionError, match="ms a token to follow"):
+        engine().generate([PROMPTS[0]], sampling(0), [SOURCES[0]])
+
+
+def test_a_request_that_holds_up_the_others_is_ended_and_they_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = engine().core
+    core.add("slow", tuple(PROMPTS[0]), sampling(0), SOURCES[0])
+    core.add("free", tuple(PROMPTS[1]), sampling(1, max_tokens=20, ignore_eos=True))
+    assert core.start_compiled(wait=True) == []
+    monkeypatch.setattr(constraints, "MASK_BUDGET_S", 0.0)
+    monkeypatch.setattr(constraints, "PATIENCE_S", 0.0)
+    outputs = [output for _ in range(2) for output in core.step()]
+    assert {output.id for output in outputs} == {"slow", "free"}
+    ((request_id, error),) = core.start_compiled()
+    assert request_id == "slow"
+    assert isinstance(error, GrammarTooSlow)
+    while core.has_work:
+        outputs = [*core.step()]
+        assert [output.id for output in outputs] == ["free"]
+    assert outputs[0].finish_reason is FinishReason.LENGTH
+    assert core.start_compiled() == []
+    assert core.stats().blocks_used == 0
