@@ -63,6 +63,10 @@ def serve(
         int | None,
         typer.Option(help="The same for members of open lists and calls of a block."),
     ] = None,
+    max_choices: Annotated[int, typer.Option(help="Most choices of a prompt: n.")] = 128,
+    max_logprobs: Annotated[
+        int, typer.Option(help="Most of the probable tokens told at each position.")
+    ] = 20,
     max_open_requests: Annotated[
         int, typer.Option(help="Most requests open at a time, running and queued; more get a 429.")
     ] = 1024,
@@ -146,6 +150,8 @@ def serve(
                 max_tools=max_tools,
                 structured_max_text=structured_max_text,
                 structured_max_items=structured_max_items,
+                max_choices=max_choices,
+                max_logprobs=max_logprobs,
                 max_open_requests=max_open_requests,
                 max_requests_per_key=max_requests_per_key,
                 max_queued_requests=max_queued_requests,

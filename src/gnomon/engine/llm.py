@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gnomon.engine.options import EngineOptions
 from gnomon.engine.runner.core import EngineCore
-from gnomon.engine.runner.logprobs import Logprobs
+from gnomon.engine.runner.scored import Logprobs
 from gnomon.engine.runner.messages import EngineFacts, TokenOutput
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 

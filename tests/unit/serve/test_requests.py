@@ -38,7 +38,7 @@ def test_no_field_is_in_two_classes() -> None:
 
 def test_one_is_not_true() -> None:
     with pytest.raises(ApiError):
-        ChatRequest.model_validate({**CHAT, "n": True})
+        ChatRequest.model_validate({**CHAT, "priority": False})
 
 
 def convert(*messages: dict[str, Any]) -> list[dict[str, Any]]:

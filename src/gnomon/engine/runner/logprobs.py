@@ -8,30 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
 import torch
 
 from gnomon.engine.errors import NumericsError
 from gnomon.engine.runner.rank import largest
+from gnomon.engine.runner.scored import Logprobs
 from gnomon.engine.scheduler.step import Chunk
 
 _TILE_ELEMENTS = 1 << 25  # fp32 logits alive at once while a prompt is scored (128 MiB)
-
-
-class Logprobs(msgspec.Struct, frozen=True, array_like=True):
-    """What the model thought of one position.
-
-    Attributes:
-        logprob: natural logarithm of the probability of the token that is there.
-        rank: how many tokens are more probable, plus one.
-        top_ids: the most probable tokens, best first; the lower id first among equal ones.
-        top: their log probabilities.
-    """
-
-    logprob: float
-    rank: int
-    top_ids: tuple[int, ...] = ()
-    top: tuple[float, ...] = ()
 
 
 def score(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[Logprobs]:

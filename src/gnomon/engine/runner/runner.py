@@ -14,8 +14,9 @@ from gnomon.engine.models.minimax_m3 import MiniMaxM3
 from gnomon.engine.runner.adjust import adjust
 from gnomon.engine.runner.batch import build_input
 from gnomon.engine.runner.constraints import Constraints
-from gnomon.engine.runner.logprobs import Logprobs, prompt_rows, score, tiles
+from gnomon.engine.runner.logprobs import prompt_rows, score, tiles
 from gnomon.engine.runner.sampler import sample
+from gnomon.engine.runner.scored import Logprobs
 from gnomon.engine.scheduler.request import Request, SamplingParams
 from gnomon.engine.scheduler.step import Chunk
 

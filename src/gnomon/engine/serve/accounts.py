@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnomon.engine.runner.logprobs import Logprobs
+from gnomon.engine.runner.scored import Logprobs
 
 
 @dataclass(frozen=True, slots=True)

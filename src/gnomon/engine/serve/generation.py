@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncGenerator, Callable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import msgspec
+
 from gnomon.engine.errors import EngineError
-from gnomon.engine.runner.logprobs import Logprobs
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
+from gnomon.engine.runner.scored import Logprobs
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 from gnomon.engine.serve.accounts import PromptScores, Token, Usage
 from gnomon.engine.serve.detokenizer import Detokenizer
@@ -106,7 +109,7 @@ class Generation:
         """This generation as ``count`` choices of an answer, each with randomness of its own.
 
         Choice i of a seeded request has the seed plus i, so that the first is the request's with
-        one choice.
+        one choice. The first alone scores the prompt.
 
         Args:
             count: how many.
@@ -115,12 +118,13 @@ class Generation:
         """
         if count == 1:
             return [self]
-        computed = asyncio.Event() if shares_prompt else None
+        waits = shares_prompt or self.sampling.prompt_logprobs is not None
+        computed = asyncio.Event() if waits else None
         return [
             replace(
                 self,
                 id=f"{self.id}-{at}",
-                sampling=_seeded(self.sampling, at),
+                sampling=_of_choice(self.sampling, at),
                 parser=copy.deepcopy(self.parser),
                 start=Start(computed, leads=at == 0) if computed is not None else None,
             )
@@ -165,11 +169,12 @@ class Start:
             self.computed.set()  # whatever became of the first, the others need not wait
 
 
-def _seeded(sampling: SamplingParams, choice: int) -> SamplingParams:
-    if sampling.seed is None:
-        return sampling
-    seed = (sampling.seed + choice + 2**63) % 2**64 - 2**63  # stays a signed 64-bit number
-    return msgspec.structs.replace(sampling, seed=seed)
+def _of_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
+    seed = sampling.seed
+    if seed is not None:
+        seed = (seed + choice + 2**63) % 2**64 - 2**63  # stays a signed 64-bit number
+    scored = sampling.prompt_logprobs if choice == 0 else None
+    return msgspec.structs.replace(sampling, seed=seed, prompt_logprobs=scored)
 
 
 @dataclass
@@ -267,13 +272,12 @@ async def generate(
                 reason = step.finish_reason
                 if reason is FinishReason.ABORT:
                     raise unavailable("The server cut this request short: it is shutting down.")
-                events: list[Event] = []
-                if step.prompt_logprobs:
-                    events.append(PromptScores(step.prompt_logprobs))
                 ended = reason is FinishReason.STOP
-                events += transcript.feed(step.token_ids, ended=ended, scores=step.logprobs)
+                events = transcript.feed(step.token_ids, ended=ended, scores=step.logprobs)
                 if job.tell.usage:
-                    events.append(_usage(job, cached, transcript))
+                    events.insert(0, _usage(job, cached, transcript))
+                if step.prompt_logprobs:
+                    events.insert(0, PromptScores(step.prompt_logprobs))
                 if transcript.stops.found:
                     reason = FinishReason.STOP
                 if events:

@@ -27,6 +27,8 @@ class ServeOptions(EngineOptions):
         structured_max_text: most characters of a free string, and of reasoning, under structured
             output; None leaves it to the checkpoint.
         structured_max_items: the same for members of open lists and calls of a block.
+        max_choices: most choices of a prompt (``n``).
+        max_logprobs: most probable tokens a request may ask for at each position.
         max_open_requests: most requests open at a time, running and queued.
         max_requests_per_key: the same for one API key; None is no limit.
         max_queued_requests: most requests without a first token at a time; None is no limit.
@@ -56,6 +58,8 @@ class ServeOptions(EngineOptions):
     max_tools: int = Field(default=1024, ge=1)
     structured_max_text: int | None = Field(default=None, ge=1, le=100_000)
     structured_max_items: int | None = Field(default=None, ge=1, le=100_000)
+    max_choices: int = Field(default=128, ge=1)
+    max_logprobs: int = Field(default=20, ge=0)
     max_open_requests: int = Field(default=1024, ge=1)
     max_requests_per_key: int | None = Field(default=None, ge=1)
     max_queued_requests: int | None = Field(default=None, ge=1)

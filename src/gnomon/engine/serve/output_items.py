@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gnomon.engine.serve.accounts import Token
 from gnomon.engine.serve.ids import new_id
 from gnomon.engine.serve.parsers.base import (
     ContentDelta,
@@ -14,6 +15,7 @@ from gnomon.engine.serve.parsers.base import (
     ToolCallEnd,
     ToolCallStart,
 )
+from gnomon.engine.serve.scores import ScoreWriter
 
 Told = dict[str, Any]
 
@@ -26,9 +28,14 @@ class OutputItems:
 
     Args:
         seal: makes the opaque form of reasoning, which its items then have.
+        writer: writes the scores of the text's tokens, which text then has.
     """
 
-    def __init__(self, seal: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self, seal: Callable[[str], str] | None = None, writer: ScoreWriter | None = None
+    ) -> None:
+        self._writer = writer
+        self._tokens: list[Token] = []  # whose text has not come yet
         self._seal = seal
         self._items: list[dict[str, Any]] = []
         self._open: int | None = None  # index of the text or reasoning item that grows
@@ -43,6 +50,10 @@ class OutputItems:
         told: list[Told] = []
         for event in events:
             match event:
+                case Token():
+                    # Tokens of reasoning and calls are no part of any output_text.
+                    self._tokens += [] if event.reasoning else [event]
+                    continue
                 case ContentDelta(text):
                     told += self._text("message", _TEXT, text)
                 case ReasoningDelta(text):
@@ -53,6 +64,9 @@ class OutputItems:
                     told.append(self._arguments(index, text))
                 case ToolCallEnd(index, complete):
                     told += self._end_call(index, complete)
+                case _:
+                    continue
+            self._tokens = []
         return told
 
     def finish(self, *, truncated: bool) -> list[Told]:
@@ -67,9 +81,13 @@ class OutputItems:
         assert self._open is not None
         item = self._items[self._open]
         item["content"][0]["text"] += text
+        scores: list[Told] = []
+        if part == _TEXT:
+            scores = self._writer.content(self._tokens) if self._writer is not None else []
+            item["content"][0]["logprobs"] = [*item["content"][0]["logprobs"], *scores]
         if text:
             delta: Told = {"type": f"response.{part}.delta", **self._place(), "delta": text}
-            told.append({**delta, "logprobs": []} if part == _TEXT else delta)
+            told.append({**delta, "logprobs": scores} if part == _TEXT else delta)
         return told
 
     def _open_text(self, kind: str, part: str) -> list[Told]:
@@ -102,7 +120,7 @@ class OutputItems:
             item["encrypted_content"] = self._seal(part["text"])
         done: Told = {"type": f"response.{part['type']}.done", **place, "text": part["text"]}
         if part["type"] == _TEXT:
-            done["logprobs"] = []
+            done["logprobs"] = part["logprobs"]
         told = [
             done,
             {"type": "response.content_part.done", **place, "part": dict(part)},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gnomon.engine.serve.generation import Finished, Usage
+from gnomon.engine.runner.scored import Logprobs
+from gnomon.engine.serve.accounts import PromptScores, Token, Usage
+from gnomon.engine.serve.generation import Finished
 from gnomon.engine.serve.ids import new_id
 from gnomon.engine.serve.parsers.base import (
     ContentDelta,
@@ -16,6 +18,8 @@ from gnomon.engine.serve.parsers.base import (
     ToolCallEnd,
     ToolCallStart,
 )
+from gnomon.engine.serve.served import Events
+from gnomon.engine.serve.side_by_side import side_by_side
 
 
 @dataclass
@@ -35,6 +39,8 @@ class Reply:
     content: str = ""
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+    prompt: tuple[Logprobs, ...] = ()
     truncated: bool = False
     usage: Usage = field(default_factory=lambda: Usage(0, 0, 0, 0))
 
@@ -52,6 +58,16 @@ class Reply:
                     self.calls[index].arguments += text
                 case ToolCallEnd(index, complete):
                     self.calls[index].complete = complete
+                case Token():
+                    self.tokens.append(event)
+                case PromptScores(scores):
+                    self.prompt = scores
+                case Usage():
+                    self.usage = event
+
+    def end(self, finished: Finished) -> None:
+        """Take the end."""
+        self.truncated, self.usage = finished.truncated, finished.usage
 
     @property
     def finish_reason(self) -> str:
@@ -61,13 +77,18 @@ class Reply:
         return "tool_calls" if any(call.complete for call in self.calls) else "stop"
 
 
-async def collect(events: AsyncGenerator[list[Event] | Finished, None]) -> Reply:
+async def collect(events: Events) -> Reply:
     """Run a generation to its end."""
-    reply = Reply()
-    async with contextlib.aclosing(events):
-        async for item in events:
+    return (await collect_all([events]))[0]
+
+
+async def collect_all(runs: Sequence[Events]) -> list[Reply]:
+    """Run generations side by side to their ends."""
+    replies = [Reply() for _ in runs]
+    async with contextlib.aclosing(side_by_side(runs)) as told:
+        async for at, item in told:
             if isinstance(item, Finished):
-                reply.truncated, reply.usage = item.truncated, item.usage
+                replies[at].end(item)
             else:
-                reply.take(item)
-    return reply
+                replies[at].take(item)
+    return replies

@@ -14,6 +14,7 @@ from gnomon.engine.serve.ids import new_id
 from gnomon.engine.serve.output_items import OutputItems
 from gnomon.engine.serve.parsers.base import Event
 from gnomon.engine.serve.protocol.responses import ResponsesRequest
+from gnomon.engine.serve.scores import ScoreWriter
 from gnomon.engine.serve.sse import event
 
 Item = dict[str, Any]
@@ -36,6 +37,7 @@ class Asked:
         dropped: items of the conversation that were left out of the prompt.
         stores: it is kept.
         seal: makes the opaque form of reasoning; None if that is not wanted.
+        writer: writes log probabilities; None if they are not wanted.
     """
 
     model: str
@@ -44,6 +46,7 @@ class Asked:
     dropped: int
     stores: bool
     seal: Callable[[str], str] | None
+    writer: ScoreWriter | None = None
 
 
 class ResponseObject:
@@ -64,7 +67,7 @@ class ResponseObject:
         self._body = body
         self._created = int(time.time())
         self._sequence = 0
-        self._items = OutputItems(asked.seal)
+        self._items = OutputItems(asked.seal, asked.writer)
 
     @property
     def ended(self) -> bool:
@@ -150,6 +153,7 @@ class ResponseObject:
             "text": {"format": {"type": "text"}, **(body.text or {})},
             "tool_choice": body.tool_choice or "auto",
             "tools": [tool.model_dump() for tool in body.tools or ()],
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": sampling.top_p,
             "truncation": body.truncation or "disabled",
             "dropped_input_items": self.asked.dropped,

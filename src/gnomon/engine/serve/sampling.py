@@ -98,6 +98,8 @@ def sampling_params(
         presence_penalty=_or(fields.presence_penalty, 0.0),
         frequency_penalty=_or(fields.frequency_penalty, 0.0),
         repetition_penalty=_or(fields.repetition_penalty, 1.0),
+        logprobs=fields.scores.output,
+        prompt_logprobs=fields.scores.prompt,
         logit_bias=tuple((int(key), bias) for key, bias in (fields.logit_bias or {}).items()),
     )
 
@@ -149,7 +151,7 @@ def output_cap(cap: tuple[str, int | None], prompt_tokens: int, room_of: Room) -
     param, asked = cap
     limit = room_of.limit
     room = limit - prompt_tokens
-    if room < 1:
+    if room < (asked != 0):  # an answer of no tokens needs no room
         raise no_room(limit, str(prompt_tokens), room_of.param)
     if asked is None:
         return min(room, room_of.default or room)

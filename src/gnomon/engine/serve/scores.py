@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnomon.engine.runner.logprobs import Logprobs
+from gnomon.engine.runner.scored import Logprobs
 from gnomon.engine.serve.accounts import Token
 from gnomon.engine.serve.tokenizer import Tokenizer
 

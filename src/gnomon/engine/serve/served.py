@@ -17,7 +17,7 @@ from gnomon.engine.grammar.limits import Limits
 from gnomon.engine.serve import conversation, history
 from gnomon.engine.serve.errors import ApiError, bad_request, too_late, unavailable
 from gnomon.engine.serve.gate import Gate, GateBounds, current_ticket
-from gnomon.engine.serve.generation import Engine, Finished, Generation, generate
+from gnomon.engine.serve.generation import Engine, Finished, Generation, Tell, generate
 from gnomon.engine.serve.metrics import Metrics
 from gnomon.engine.serve.options import ServeOptions
 from gnomon.engine.serve.parsers import registry
@@ -283,15 +283,36 @@ class Served:
         limit = self.engine.facts.max_model_len
         fits = Room(limit, self.defaults.max_tokens, fields.PROMPT)
         most = output_cap(cap, len(prompt_ids), fits)
+        scores = fields.scores.output is not None
+        if fields.scores.most > self.options.max_logprobs:
+            raise bad_request(
+                f"{fields.scores.param} is {fields.scores.most}; at most "
+                f"{self.options.max_logprobs} are told.",
+                fields.scores.param,
+            )
         return Generation(
             id=request_id,
             prompt_ids=prompt_ids,
             sampling=sampling_params(fields, self.defaults, most),
             stops=fields.stop_strings,
             parser=parser,
-            hidden=self._hidden(),
+            hidden=frozenset() if fields.skip_special_tokens is False else self._hidden(),
+            tell=Tell(stop=bool(fields.include_stop_str_in_output), tokens=scores),
             deadline=deadline if deadline is not None else self.deadline(),
         )
+
+    def choices(self, job: Generation, count: int) -> list[Generation]:
+        """A generation as the choices of an answer.
+
+        Raises:
+            ApiError: there are too many.
+        """
+        most = self.options.max_choices
+        if count > most:
+            raise bad_request(f"n is {count}; at most {most} choices are made of a prompt.", "n")
+        facts = self.engine.facts
+        shares = facts.enable_prefix_caching and len(job.prompt_ids) > facts.block_size
+        return job.choices(count, shares_prompt=shares)
 
     def run(self, job: Generation) -> Events:
         """Run a generation."""

@@ -1,8 +1,7 @@
-"""``POST /v1/completions``: raw prompts, one answer each, run side by side."""
+"""``POST /v1/completions``: raw prompts, one or more answers each, run side by side."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -12,15 +11,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gnomon.engine.serve.errors import ApiError, bad_request
-from gnomon.engine.serve.generation import Finished, Generation, Usage
-from gnomon.engine.serve.handlers.chat import usage_json
+from gnomon.engine.serve.completion_choice import CompletionChoice, EchoedPrompt
+from gnomon.engine.serve.errors import bad_request
+from gnomon.engine.serve.generation import Finished
+from gnomon.engine.serve.handlers.chat import usage_json, wants_usage_so_far
 from gnomon.engine.serve.ids import new_id
-from gnomon.engine.serve.parsers.base import ContentDelta, Event, OutputParser
+from gnomon.engine.serve.parsers.base import OutputParser
 from gnomon.engine.serve.prompt import require_short
 from gnomon.engine.serve.protocol.completions import CompletionRequest
-from gnomon.engine.serve.reply import collect
-from gnomon.engine.serve.served import Served
+from gnomon.engine.serve.reply import Reply, collect_all
+from gnomon.engine.serve.scores import ScoreWriter
+from gnomon.engine.serve.served import Events, Served
+from gnomon.engine.serve.side_by_side import side_by_side, total
 from gnomon.engine.serve.sse import DONE, EventStream, data, error_lines, json_unless_gone
 from gnomon.engine.serve.structure import Structure, chat_format
 
@@ -33,24 +35,60 @@ async def completions(served: Served, body: CompletionRequest, request: Request)
     deadline = served.deadline()
     async with served.before(deadline):
         prompts = await served.workers.run(_prompts, served, body.prompt)
-    base = {
+    base: dict[str, Any] = {
         "id": new_id("cmpl-"),
         "object": "text_completion",
         "created": int(time.time()),
         "model": model,
     }
     cap = ("max_tokens", body.max_tokens)
-    jobs = [
-        served.generation(f"{base['id']}-{at}", body, ids, OutputParser(None, None), cap, deadline)
-        for at, ids in enumerate(prompts)
-    ]
+    require_few(served, len(prompts), body.count)
+    first = served.generation(base["id"], body, prompts[0], OutputParser(None, None), cap, deadline)
     wanted = Structure(None, chat_format(body.response_format))
     async with served.before(deadline):
-        ruled = await served.ruled(jobs[0], body, wanted)
-    jobs = [replace(job, grammar=ruled.grammar) for job in jobs]
+        ruled = await served.ruled(first, body, wanted)
+    tell = replace(
+        first.tell,
+        tokens=first.tell.tokens or bool(body.return_token_ids),
+        usage=wants_usage_so_far(body.stream_options),
+    )
+    jobs = []
+    for at, ids in enumerate(prompts):
+        name = f"{base['id']}-{at}"
+        job = served.generation(name, body, ids, OutputParser(None, None), cap, deadline)
+        jobs += served.choices(replace(job, grammar=ruled.grammar, tell=tell), body.count)
+    texts = _texts(body.prompt) if body.echo else []
+    choices = [
+        CompletionChoice(
+            at,
+            job.prompt_ids,
+            EchoedPrompt.of(served.tokenizer, job.prompt_ids, texts[at // body.count])
+            if body.echo
+            else None,
+            body,
+            ScoreWriter(served.tokenizer, bool(body.return_tokens_as_token_ids)),
+        )
+        for at, job in enumerate(jobs)
+    ]
+    runs = [served.run(job) for job in jobs]
     if body.stream:
-        return EventStream(_stream(served, jobs, base, body), error_lines)
-    return await json_unless_gone(request, _whole(served, jobs, base))
+        return EventStream(_stream(runs, choices, base, body), error_lines)
+    return await json_unless_gone(request, _whole(runs, choices, base, body))
+
+
+def require_few(served: Served, prompts: int, count: int) -> None:
+    """Check that the engine may have that many generations open.
+
+    Raises:
+        ApiError: there are too many.
+    """
+    most = max(_MAX_PROMPTS, served.options.max_open_requests)
+    if prompts * count > most:
+        raise bad_request(
+            f"{prompts} prompts with {count} choices each are {prompts * count} generations; at "
+            f"most {most} are made of one request.",
+            "n",
+        )
 
 
 def _prompts(served: Served, prompt: Any) -> list[list[int]]:
@@ -76,73 +114,63 @@ def _ids(served: Served, prompt: str | list[int]) -> list[int]:
     return prompt
 
 
+def _texts(prompt: Any) -> list[str | None]:
+    """Every prompt as it was given; None for token ids."""
+    prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+    return [one if isinstance(one, str) else None for one in prompts]
+
+
 async def _whole(
-    served: Served, jobs: Sequence[Generation], base: dict[str, Any]
+    runs: Sequence[Events],
+    choices: Sequence[CompletionChoice],
+    base: dict[str, Any],
+    body: CompletionRequest,
 ) -> dict[str, Any]:
-    async with _all_or_nothing([asyncio.ensure_future(collect(served.run(j))) for j in jobs]) as t:
-        replies = await asyncio.gather(*t)
-    choices = [
-        {"index": at, "text": r.content, "finish_reason": r.finish_reason, "logprobs": None}
-        for at, r in enumerate(replies)
-    ]
-    usage = _total([reply.usage for reply in replies])
-    return {**base, "choices": choices, "usage": usage_json(usage)}
+    replies = await collect_all(runs)
+    told = []
+    for at, (choice, reply) in enumerate(zip(choices, replies, strict=True)):
+        scores = replies[at - at % body.count].prompt  # the first choice of a prompt scores it
+        told.append(choice.whole(reply, scores))
+    usage = total([reply.usage for reply in replies], body.count)
+    return {**base, "choices": told, "usage": usage_json(usage)}
 
 
 async def _stream(
-    served: Served, jobs: Sequence[Generation], base: dict[str, Any], body: CompletionRequest
+    runs: Sequence[Events],
+    choices: Sequence[CompletionChoice],
+    base: dict[str, Any],
+    body: CompletionRequest,
 ) -> AsyncGenerator[bytes, None]:
-    def chunk(index: int, text: str, finish_reason: str | None = None) -> bytes:
-        choice = {"index": index, "text": text, "finish_reason": finish_reason, "logprobs": None}
-        return data({**base, "choices": [choice]})
+    replies = [Reply() for _ in runs]
+    begun: set[int] = set()
+    so_far = wants_usage_so_far(body.stream_options)
 
-    arrivals: asyncio.Queue[tuple[int, list[Event] | Finished | ApiError]] = asyncio.Queue()
-    usages: list[Usage] = []
-    pumps = [asyncio.ensure_future(_pump(served, job, at, arrivals)) for at, job in enumerate(jobs)]
-    async with _all_or_nothing(pumps):
-        while len(usages) < len(jobs):
-            at, item = await arrivals.get()
-            if isinstance(item, ApiError):
-                raise item
+    def packet(choice: dict[str, Any]) -> bytes:
+        told = {**base, "choices": [choice]}
+        if so_far:
+            told["usage"] = usage_json(total([reply.usage for reply in replies], body.count))
+        return data(told)
+
+    async with contextlib.aclosing(side_by_side(runs)) as items:
+        async for at, item in items:
+            reply, choice, packets = replies[at], choices[at], []
             if isinstance(item, Finished):
-                usages.append(item.usage)
-                yield chunk(at, "", "length" if item.truncated else "stop")
+                reply.end(item)
             else:
-                yield chunk(at, "".join(e.text for e in item if isinstance(e, ContentDelta)))
+                reply.content = ""
+                reply.take(item)
+            if at not in begun:
+                begun.add(at)
+                head = choice.head(replies[at - at % body.count].prompt)
+                packets += [packet(head)] if head is not None else []
+            if isinstance(item, Finished):
+                packets.append(packet(choice.part("", reply.tokens, reply.finish_reason)))
+            elif reply.content:
+                packets.append(packet(choice.part(reply.content, reply.tokens)))
+                reply.tokens.clear()
+            if packets:
+                yield b"".join(packets)
     if body.stream_options and body.stream_options.include_usage:
-        yield data({**base, "choices": [], "usage": usage_json(_total(usages))})
+        usage = total([reply.usage for reply in replies], body.count)
+        yield data({**base, "choices": [], "usage": usage_json(usage)})
     yield DONE
-
-
-async def _pump(
-    served: Served,
-    job: Generation,
-    at: int,
-    arrivals: asyncio.Queue[tuple[int, list[Event] | Finished | ApiError]],
-) -> None:
-    try:
-        async with contextlib.aclosing(served.run(job)) as items:
-            async for item in items:
-                arrivals.put_nowait((at, item))
-    except ApiError as error:
-        arrivals.put_nowait((at, error))
-
-
-@contextlib.asynccontextmanager
-async def _all_or_nothing(tasks: Sequence[asyncio.Future[Any]]) -> AsyncGenerator[Any, None]:
-    """On the way out, whatever still runs is cancelled and waited for."""
-    try:
-        yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _total(usages: Sequence[Usage]) -> Usage:
-    return Usage(
-        prompt=sum(u.prompt for u in usages),
-        cached=sum(u.cached for u in usages),
-        completion=sum(u.completion for u in usages),
-        reasoning=sum(u.reasoning for u in usages),
-    )

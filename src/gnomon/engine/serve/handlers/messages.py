@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gnomon.engine.serve import conversation
+from gnomon.engine.serve.accounts import Usage
 from gnomon.engine.serve.content_blocks import ContentBlocks
 from gnomon.engine.serve.errors import ApiError
-from gnomon.engine.serve.generation import Finished, Generation, Usage
+from gnomon.engine.serve.generation import Finished, Generation
 from gnomon.engine.serve.ids import new_id
 from gnomon.engine.serve.messages_input import (
     chat_choice,

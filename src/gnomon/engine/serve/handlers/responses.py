@@ -18,10 +18,11 @@ from gnomon.engine.serve.errors import bad_request, unsupported
 from gnomon.engine.serve.gate import current_ticket, key_digest
 from gnomon.engine.serve.generation import Generation
 from gnomon.engine.serve.ids import new_id
-from gnomon.engine.serve.protocol.responses import ResponsesRequest
+from gnomon.engine.serve.protocol.responses import LOGPROBS, ResponsesRequest
 from gnomon.engine.serve.response_object import Asked, ResponseObject
 from gnomon.engine.serve.responses_input import chat_tools, messages_of
 from gnomon.engine.serve.responses_prompt import Conversation, fitting_prompt
+from gnomon.engine.serve.scores import ScoreWriter
 from gnomon.engine.serve.served import Events, Served
 from gnomon.engine.serve.sse import EventStream, json_unless_gone
 from gnomon.engine.serve.store import Item, Running, Stored
@@ -45,6 +46,7 @@ async def responses(served: Served, body: ResponsesRequest, request: Request) ->
         dropped=dropped,
         stores=served.store.keeps and body.store is not False,
         seal=served.seal.close if _SEALED in (body.include or ()) else None,
+        writer=ScoreWriter(served.tokenizer) if body.scores.output is not None else None,
     )
     job = replace(job, cancel=asyncio.Event())
     response = ResponseObject(job, body, asked)
@@ -72,10 +74,11 @@ def _require_served(body: ResponsesRequest, *, keeps: bool) -> None:
             f"reasoning.summary is {summary!r}; it must be 'auto' or null.", "reasoning.summary"
         )
     for at, name in enumerate(body.include or ()):
-        if name != _SEALED:
+        if name not in (_SEALED, LOGPROBS):
             raise unsupported(
                 f"include[{at}]",
-                f"include[{at}] {name!r} is not supported by this server; only {_SEALED!r} is.",
+                f"include[{at}] {name!r} is not supported by this server; {_SEALED!r} and "
+                f"{LOGPROBS!r} are.",
             )
     if body.background and not (keeps and body.store is not False):
         why = "'store' is false" if keeps else "this server keeps none (--max-stored-responses 0)"

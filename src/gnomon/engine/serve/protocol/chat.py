@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
+from gnomon.engine.serve.errors import bad_request
 from gnomon.engine.serve.protocol.common import (
     REFUSED_SAMPLING,
-    SamplingFields,
+    Choices,
+    Scores,
     StreamOptions,
     Strict,
     Tokens,
@@ -65,13 +67,12 @@ class Tool(Strict):
     function: Function
 
 
-class ChatRequest(SamplingFields):
+class ChatRequest(Choices):
     """A chat completion request."""
 
     NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **REFUSED_SAMPLING,
-        "logprobs": (False,),
-        "top_logprobs": (0,),
+        "prompt_logprobs": (),
         "functions": ([],),
         "function_call": (),
         "modalities": (["text"],),
@@ -96,9 +97,22 @@ class ChatRequest(SamplingFields):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0)
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None  # its newer name
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise bad_request("top_logprobs needs 'logprobs' to be true.", "top_logprobs")
+        return self
+
+    @property
+    def scores(self) -> Scores:
+        """The log probabilities that are asked for."""
+        return Scores("top_logprobs", (self.top_logprobs or 0) if self.logprobs else None)

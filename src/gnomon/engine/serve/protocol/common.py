@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -150,6 +151,8 @@ class SamplingFields(AccountFields):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     repetition_penalty: float | None = Field(default=None, gt=0, le=10)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
 
     @model_validator(mode="after")
     def _check_stops(self) -> SamplingFields:
@@ -167,6 +170,11 @@ class SamplingFields(AccountFields):
         return self
 
     @property
+    def scores(self) -> Scores:
+        """The log probabilities that are asked for."""
+        return Scores()
+
+    @property
     def stop_strings(self) -> tuple[str, ...]:
         """The stop strings, none or more."""
         if self.stop is None:
@@ -179,20 +187,73 @@ _MAX_BIASES = 1024
 _ID_DIGITS = 10
 
 
+@dataclass(frozen=True)
+class Scores:
+    """Log probabilities a request asks for.
+
+    Attributes:
+        param: the field that asks for most, for errors.
+        output: of every token and of that many of the most probable ones; None for none.
+        prompt: the same for the prompt.
+    """
+
+    param: str = "logprobs"
+    output: int | None = None
+    prompt: int | None = None
+
+    @property
+    def most(self) -> int:
+        """The longest list of most probable tokens."""
+        return max(self.output or 0, self.prompt or 0)
+
+
+class Choices(SamplingFields):
+    """Fields of the endpoints whose answers have choices."""
+
+    n: int | None = Field(default=None, ge=1)
+    best_of: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_best_of(self) -> Choices:
+        if self.best_of is not None and self.best_of != self.count:
+            raise unsupported(
+                "best_of",
+                f"best_of is {self.best_of}; all choices are returned, so it must be n, here "
+                f"{self.count}, or left out.",
+            )
+        return self
+
+    @property
+    def count(self) -> int:
+        """Choices of one prompt."""
+        return self.n or 1
+
+
 class StreamOptions(Strict):
     """Options of a stream."""
 
     model_config = ConfigDict(extra="forbid")
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None  # padding against side channels: we add none
 
 
 REFUSED_SAMPLING: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
     "use_beam_search": (False,),
-    "skip_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
+    "length_penalty": (1.0,),
+    "early_stopping": (False,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "logits_processors": ([],),
+    "priority": (0,),
+    "cache_salt": (),
+    "request_id": (),
+    "vllm_xargs": (),
+    "kv_transfer_params": (),
 }
 """Sampling fields that are refused unless neutral, on every endpoint."""

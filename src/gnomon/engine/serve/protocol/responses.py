@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from gnomon.engine.serve.protocol.common import (
     REFUSED_SAMPLING,
     SamplingFields,
+    Scores,
     StreamOptions,
     Strict,
     Tokens,
@@ -44,7 +45,8 @@ class ResponsesRequest(SamplingFields):
     PROMPT: ClassVar[str] = "input"
     NEUTRAL: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **REFUSED_SAMPLING,
-        "top_logprobs": (0,),
+        "n": (1,),
+        "best_of": (1,),
         "conversation": (),
         "prompt": (),
     }
@@ -63,6 +65,17 @@ class ResponsesRequest(SamplingFields):
     reasoning: ReasoningOptions | None = None
     background: bool | None = None
     include: list[str] | None = None
+    top_logprobs: int | None = Field(default=None, ge=0)
     truncation: Literal["auto", "disabled"] | None = None
     max_tool_calls: int | None = Field(default=None, ge=1, le=2**31 - 1)
     chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def scores(self) -> Scores:
+        """The log probabilities that are asked for, by ``include`` or by a number."""
+        wanted = self.top_logprobs or LOGPROBS in (self.include or ())
+        return Scores("top_logprobs", (self.top_logprobs or 0) if wanted else None)
+
+
+LOGPROBS = "message.output_text.logprobs"
+"""What ``include`` has for log probabilities."""
