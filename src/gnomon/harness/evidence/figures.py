@@ -9,10 +9,10 @@ from functools import partial
 from gnomon.harness.evidence.verdicts import Figure, Scope
 from gnomon.harness.replay.results import ReplayResult, RequestRecord
 from gnomon.harness.stats.intervals import MIN_CLUSTERS, cluster_bootstrap
-from gnomon.harness.stats.metrics import METRICS, metric_of
+from gnomon.harness.stats.measures import QUANTILES, latency_per_token, rate_at, session_tree
+from gnomon.harness.stats.metrics import METRICS, Tail, metric_of
 from gnomon.harness.stats.percentiles import interpolate, percentile, smallest_n
 
-QUANTILES = (0.5, 0.9, 0.99)
 ONE_WINDOW = "one window: a rate over the whole replay has no repeats to vary"
 
 
@@ -38,11 +38,6 @@ class FigureSet:
     withheld: tuple[Withheld, ...]
 
 
-def session_tree(record: RequestRecord) -> str:
-    """The root conversation of a request: a sub-agent's id continues its root's after ``::``."""
-    return record.conversation_id.split("::", 1)[0]
-
-
 def replay_figures(replay: ReplayResult, scope: Scope) -> FigureSet:
     """Every figure the records support.
 
@@ -57,11 +52,15 @@ def replay_figures(replay: ReplayResult, scope: Scope) -> FigureSet:
         "ttft_ms": lambda record: record.ttft_ms,
         "itl_ms": lambda record: record.itl_ms,
         "request_latency_ms": lambda record: record.latency_ms,
+        "interactivity": lambda record: record.itl_ms and record.itl_ms / 1000,
+        "normalised_interactivity": latency_per_token,
     }
     for metric, read in fields.items():
         pairs = [(read(record), session_tree(record)) for record in served]
-        values = [value for value, _ in pairs if value is not None]
-        trees = [tree for value, tree in pairs if value is not None]
+        inverted = METRICS[metric].tail is Tail.INVERTED
+        kept = [pair for pair in pairs if pair[0] is not None and (pair[0] > 0 or not inverted)]
+        values = [value for value, _ in kept if value is not None]
+        trees = [tree for _, tree in kept]
         for quantile in QUANTILES:
             made = _percentile_figure(metric, values, trees, quantile, scope)
             if isinstance(made, Figure):
@@ -87,10 +86,12 @@ def _percentile_figure(
             f"n = {len(values)}, at least {smallest_n(quantile)} requests are needed for it to be "
             "more than the extreme",
         )
-    interval = cluster_bootstrap(values, trees, partial(_quantile_of, quantile))
+    inverted = METRICS[metric].tail is Tail.INVERTED
+    statistic = partial(_rate_of if inverted else _quantile_of, quantile)
+    interval = cluster_bootstrap(values, trees, statistic)
     return Figure(
         metric=name,
-        value=value,
+        value=rate_at(values, quantile) if inverted else value,
         unit=METRICS[metric].unit,
         n=len(values),
         scope=scope,
@@ -103,6 +104,10 @@ def _percentile_figure(
 
 def _quantile_of(quantile: float, ordered: Sequence[float]) -> float:
     return interpolate(ordered, quantile)
+
+
+def _rate_of(quantile: float, ordered: Sequence[float]) -> float:
+    return rate_at(ordered, quantile)
 
 
 def _rates(

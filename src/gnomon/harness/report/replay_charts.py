@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon.harness.evidence.figures import session_tree
 from gnomon.harness.replay.results import ReplayResult
 from gnomon.harness.report import charts
 from gnomon.harness.report.charts import Level, Points, Steps, time_chart
+from gnomon.harness.stats.measures import session_tree
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,12 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from statistics import NormalDist
+from typing import TypeVar
 
 from gnomon.harness.evidence.verdicts import Interval
 from gnomon.harness.stats.percentiles import interpolate
+
+Item = TypeVar("Item")
 
 MIN_CLUSTERS = 8
 RESAMPLES = 1000
@@ -61,17 +64,52 @@ def cluster_bootstrap(
     """
     if len(values) != len(clusters):
         raise ValueError(f"{len(values)} values but {len(clusters)} cluster labels")
-    groups: dict[Hashable, list[float]] = defaultdict(list)
-    for value, cluster in zip(values, clusters, strict=True):
-        groups[cluster].append(value)
+    pairs = list(zip(values, clusters, strict=True))
+    return tree_bootstrap(
+        pairs,
+        lambda pair: pair[1],
+        lambda sample: statistic(sorted(value for value, _ in sample)),
+        level=level,
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+def tree_bootstrap(
+    items: Sequence[Item],
+    tree_of: Callable[[Item], Hashable],
+    statistic: Callable[[Sequence[Item]], float | None],
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval | None:
+    """Percentile bootstrap over whole session trees for any statistic; None with too few trees.
+
+    Args:
+        items: observations, such as the requests of a replay.
+        tree_of: the session tree of one.
+        statistic: from a sample of items to a number; None where that sample has none, which
+            leaves the resample out.
+        level: coverage.
+        resamples: number of bootstrap samples.
+        seed: makes the interval reproducible.
+    """
+    groups: dict[Hashable, list[Item]] = defaultdict(list)
+    for item in items:
+        groups[tree_of(item)].append(item)
     if len(groups) < MIN_CLUSTERS:
         return None
     members = list(groups.values())
     rng = random.Random(seed)
     estimates = []
     for _ in range(resamples):
-        sample = [value for group in rng.choices(members, k=len(members)) for value in group]
-        estimates.append(statistic(sorted(sample)))
+        sample = [item for group in rng.choices(members, k=len(members)) for item in group]
+        estimate = statistic(sample)
+        if estimate is not None:
+            estimates.append(estimate)
+    if not estimates:
+        return None
     estimates.sort()
     return Interval(
         low=interpolate(estimates, (1 - level) / 2),
