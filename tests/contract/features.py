@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.contract import forms
 from tests.contract.asking import CHAT, COMPLETIONS, MESSAGES, RESPONSES, USER
 from tests.contract.claude import CLAUDE_FEATURES
 
@@ -243,9 +244,9 @@ COMPLETIONS_FEATURES: Table = {
 }
 
 FEATURES: dict[str, Table] = {
-    CHAT: CHAT_FEATURES,
-    RESPONSES: RESPONSES_FEATURES,
-    COMPLETIONS: COMPLETIONS_FEATURES,
-    MESSAGES: CLAUDE_FEATURES,
+    CHAT: CHAT_FEATURES | forms.CHANGES[CHAT],
+    RESPONSES: RESPONSES_FEATURES | forms.CHANGES[RESPONSES],
+    COMPLETIONS: COMPLETIONS_FEATURES | forms.CHANGES[COMPLETIONS],
+    MESSAGES: CLAUDE_FEATURES | forms.CHANGES[MESSAGES],
 }
 CASES = [(path, name) for path, table in FEATURES.items() for name in table]

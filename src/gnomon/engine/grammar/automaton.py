@@ -150,14 +150,15 @@ class Builder:
         first = self._closure([start], budget, first=True)
         numbers = {first: 0}
         waiting = [first]
-        edges: list[dict[int, Ranges]] = [{}]
+        rows: list[dict[int, set[int]]] = [{}]  # of states: target to symbols
         for here in waiting:
             targets: dict[int, set[int]] = defaultdict(set)
             for node, ended in here:
                 if not ended:
                     for number, to in self.steps[node]:
                         targets[number].add(to)
-            for members, ranges in symbols:
+            budget[0] -= len(symbols)
+            for symbol, (members, _) in enumerate(symbols):
                 reached: set[int] = set()
                 for number in members & targets.keys():
                     reached |= targets[number]
@@ -169,13 +170,12 @@ class Builder:
                         raise TooManyStates
                     numbers[state] = len(numbers)
                     waiting.append(state)
-                    edges.append({})
-                row = edges[numbers[here]]
-                row[numbers[state]] = merged([*row.get(numbers[state], ()), *ranges])
+                    rows.append({})
+                rows[numbers[here]].setdefault(numbers[state], set()).add(symbol)
         final = {
             number for state, number in numbers.items() if any(node == goal for node, _ in state)
         }
-        found = minimal(edges, final)
+        found = _minimal(rows, final, [ranges for _, ranges in symbols])
         return found and replace(found, steps=_MAX_STEPS - budget[0])
 
     def _closure(
@@ -224,33 +224,52 @@ def minimal(edges: Sequence[Mapping[int, Ranges]], final: set[int]) -> Automaton
     Raises:
         TooManyStates: it is too large.
     """
+    sets = list({tuple(ranges): None for row in edges for ranges in row.values()})
+    symbols = _symbols(sets)
+    inside: dict[tuple[tuple[int, int], ...], set[int]] = {ranges: set() for ranges in sets}
+    for symbol, (members, _) in enumerate(symbols):
+        for number in members:
+            inside[sets[number]].add(symbol)
+    rows = [{to: inside[tuple(ranges)] for to, ranges in row.items()} for row in edges]
+    return _minimal(rows, final, [ranges for _, ranges in symbols])
+
+
+def _minimal(
+    edges: Sequence[Mapping[int, set[int]]], final: set[int], symbols: Sequence[Ranges]
+) -> Automaton | None:
+    """The same, of edges over symbols, which are disjoint sets of characters."""
     alive = _alive(edges, final)
     if 0 not in alive:
         return None
     rows = {
-        state: {to: ranges for to, ranges in edges[state].items() if to in alive}
+        state: {to: over for to, over in edges[state].items() if to in alive}
         for state in sorted(alive)
     }
-    group = _partition(rows, final)
+    group = _partition(rows, final, len(symbols))
     numbers = {group[0]: 0}
     for state in rows:
         numbers.setdefault(group[state], len(numbers))
     if len(numbers) > MAX_STATES:
         raise TooManyStates
-    found: list[dict[int, Ranges]] = [{} for _ in numbers]
-    done: set[int] = set()
+    found: list[dict[int, set[int]]] = [{} for _ in numbers]
     for state, row in rows.items():
-        here = numbers[group[state]]
-        if here in done:
-            continue
-        done.add(here)
-        for to, ranges in row.items():
-            target = numbers[group[to]]
-            found[here][target] = merged([*found[here].get(target, ()), *ranges])
-    return Automaton(found, frozenset(numbers[group[state]] for state in alive & final))
+        for to, over in row.items():
+            found[numbers[group[state]]].setdefault(numbers[group[to]], set()).update(over)
+    known: dict[frozenset[int], Ranges] = {}
+
+    def ranges(over: set[int]) -> Ranges:
+        key = frozenset(over)
+        if key not in known:
+            known[key] = merged(pair for symbol in key for pair in symbols[symbol])
+        return known[key]
+
+    return Automaton(
+        [{to: ranges(over) for to, over in row.items()} for row in found],
+        frozenset(numbers[group[state]] for state in alive & final),
+    )
 
 
-def _alive(edges: Sequence[Mapping[int, Ranges]], final: set[int]) -> set[int]:
+def _alive(edges: Sequence[Mapping[int, object]], final: set[int]) -> set[int]:
     """States from which an end can be reached."""
     sources: dict[int, list[int]] = defaultdict(list)
     for state, row in enumerate(edges):
@@ -265,23 +284,18 @@ def _alive(edges: Sequence[Mapping[int, Ranges]], final: set[int]) -> set[int]:
     return alive
 
 
-def _partition(rows: Mapping[int, Mapping[int, Ranges]], final: set[int]) -> dict[int, int]:
+def _partition(
+    rows: Mapping[int, Mapping[int, set[int]]], final: set[int], symbols: int
+) -> dict[int, int]:
     """A number for every state, the same for states that match the same (Hopcroft's algorithm)."""
-    sets = {tuple(ranges): None for row in rows.values() for ranges in row.values()}
-    symbols = _symbols(list(sets))
-    of_set = {ranges: number for number, ranges in enumerate(sets)}
-    holding: list[list[int]] = [[] for _ in sets]
-    for symbol, (members, _) in enumerate(symbols):
-        for number in members:
-            holding[number].append(symbol)
     sources: dict[tuple[int, int], list[int]] = defaultdict(list)  # target, symbol -> states
     for state, row in rows.items():
-        for to, ranges in row.items():
-            for symbol in holding[of_set[tuple(ranges)]]:
+        for to, over in row.items():
+            for symbol in over:
                 sources[to, symbol].append(state)
     blocks = [block for block in ({*rows} & final, {*rows} - final) if block]
     group = {state: number for number, block in enumerate(blocks) for state in block}
-    waiting = {(number, symbol) for number in range(len(blocks)) for symbol in range(len(symbols))}
+    waiting = {(number, symbol) for number in range(len(blocks)) for symbol in range(symbols)}
     while waiting:
         number, symbol = waiting.pop()
         touched: dict[int, set[int]] = defaultdict(set)
@@ -297,7 +311,7 @@ def _partition(rows: Mapping[int, Mapping[int, Ranges]], final: set[int]) -> dic
             blocks.append(small)
             new = len(blocks) - 1
             group.update(dict.fromkeys(small, new))
-            waiting |= {(new, other) for other in range(len(symbols))}
+            waiting |= {(new, other) for other in range(symbols)}
     return group
 
 

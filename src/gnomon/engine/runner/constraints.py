@@ -143,9 +143,9 @@ class Constraints:
         if self._bitmask is None or self._bitmask.shape[0] < len(rows):
             self._bitmask = xgrammar.allocate_token_bitmask(len(rows), logits.shape[1])
         for at, row in enumerate(rows):
-            started = time.perf_counter()
+            started = time.thread_time()
             self._fill(self._bitmask, at, requests[row])
-            excess = time.perf_counter() - started - MASK_BUDGET_S
+            excess = time.thread_time() - started - MASK_BUDGET_S
             self._states[requests[row].id].overdue_s += max(excess, 0.0)
         used = torch.zeros(len(requests), self._bitmask.shape[1], dtype=self._bitmask.dtype)
         used[rows] = self._bitmask[: len(rows)]
