@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gnomon.engine.attention.cuda import build, select, sparse
-from gnomon.engine.attention.rows import SelectionRule
+from gnomon.engine.attention.cuda import attend, build, select
+from gnomon.engine.attention.rows import Selection, SelectionRule
 from gnomon.engine.cache.pools import build_pools
 from gnomon.engine.layouts.geometry import LayerPages, geometry
 from gnomon.engine.options import CacheFormat
@@ -71,18 +71,27 @@ def test_which_selections_the_kernel_covers(fmt, q, widest, rule, covered):
 
 
 @pytest.mark.parametrize(
-    ("fmt", "block", "dtype", "heads", "covered"),
+    ("fmt", "block", "dtype", "heads", "slots", "covered"),
     [
-        (CacheFormat.MXFP4, 128, torch.bfloat16, 32, True),
-        (CacheFormat.NVFP4, 128, torch.bfloat16, 2, True),
-        (CacheFormat.MXFP4, 128, torch.float32, 32, False),
-        (CacheFormat.MXFP4, 16, torch.bfloat16, 32, False),
-        (CacheFormat.MXFP4, 128, torch.bfloat16, 34, False),
-        (CacheFormat.FP8, 128, torch.bfloat16, 32, False),
-        (CacheFormat.BF16, 128, torch.bfloat16, 32, False),
+        (CacheFormat.MXFP4, 128, torch.bfloat16, 32, 16, True),
+        (CacheFormat.NVFP4, 128, torch.bfloat16, 2, 128, True),
+        (CacheFormat.NVFP4, 128, torch.bfloat16, 2, None, True),
+        (CacheFormat.NVFP4, 128, torch.bfloat16, 2, 129, False),
+        (CacheFormat.MXFP4, 128, torch.float32, 32, 16, False),
+        (CacheFormat.MXFP4, 16, torch.bfloat16, 32, 16, False),
+        (CacheFormat.MXFP4, 128, torch.bfloat16, 34, 16, False),
+        (CacheFormat.FP8, 128, torch.bfloat16, 32, 16, False),
+        (CacheFormat.BF16, 128, torch.bfloat16, 32, None, False),
     ],
 )
-def test_which_sparse_layers_the_kernel_covers(fmt, block, dtype, heads, covered):
-    page = geometry(fmt, block, 128, "kv")
+def test_which_attention_the_kernel_covers(fmt, block, dtype, heads, slots, covered):
+    key, value = (geometry(fmt, block, 128, role) for role in ("key", "value"))
+    cache = build_pools([LayerPages(2, key, value, None)], 1).layers[0]
+    selection = None if slots is None else Selection(torch.zeros(1, 2, slots, dtype=torch.int64))
+    assert attend.fits(cache, torch.zeros(1, heads, 128, dtype=dtype), selection) == covered
+
+
+def test_row_major_pages_are_not_covered():
+    page = geometry(CacheFormat.MXFP4, 128, 128, "kv")
     cache = build_pools([LayerPages(2, page, page, None)], 1).layers[0]
-    assert sparse.fits(cache, torch.zeros(1, heads, 128, dtype=dtype)) == covered
+    assert not attend.fits(cache, torch.zeros(1, 2, 128, dtype=torch.bfloat16), None)

@@ -8,11 +8,11 @@ import torch
 import triton
 
 from gnomon.engine.attention.checks import check_write
+from gnomon.engine.attention.cuda import attend as cuda_attend
 from gnomon.engine.attention.cuda import build
 from gnomon.engine.attention.cuda import prefill_select as cuda_prefill_select
 from gnomon.engine.attention.cuda import prefill_sparse as cuda_prefill_sparse
 from gnomon.engine.attention.cuda import select as cuda_select
-from gnomon.engine.attention.cuda import sparse as cuda_sparse
 from gnomon.engine.attention.heads import HeadNorms, Queries, Rotation
 from gnomon.engine.attention.reference.project import project as reference_project
 from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
@@ -27,7 +27,9 @@ from gnomon.engine.cache.pools import LayerCache
 
 #: From so many rows of one request on, sparse attention goes by page instead of by row.
 _PREFILL_ROWS = 128
-_KERNELS = ("select", "prefill_select", "sparse", "prefill_sparse")
+_KERNELS = ("select", "prefill_select", "attend", "prefill_sparse")
+#: Dense attention of more rows of one request than this takes them together, in Triton.
+_DENSE_ROWS = 8
 
 
 class TritonBackend:
@@ -135,12 +137,18 @@ class TritonBackend:
             and cuda_prefill_sparse.fits(cache, q, selection.blocks.shape[2])
         ):
             return cuda_prefill_sparse.sparse(cache, rows, q, selection)
-        if self._hopper and cuda_sparse.fits(cache, q):
-            return cuda_sparse.sparse(cache, rows, q, selection)
+        if self._hopper and cuda_attend.fits(cache, q, selection):
+            return cuda_attend.attend(cache, rows, q, selection, None, self._arithmetic)
         return sparse(cache, rows, q, selection, self._arithmetic)
 
     def dense(
         self, cache: LayerCache, rows: RowBatch, q: torch.Tensor, window: int | None = None
     ) -> torch.Tensor:
         """See :func:`gnomon.engine.attention.triton.dense.dense`."""
+        if (
+            self._hopper
+            and self._plans.tiles(rows, rows.num_rows).widest <= _DENSE_ROWS
+            and cuda_attend.fits(cache, q, None)
+        ):
+            return cuda_attend.attend(cache, rows, q, None, window, self._arithmetic)
         return dense(cache, rows, q, window, self._plans, self._arithmetic)
