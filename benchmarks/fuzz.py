@@ -1,5 +1,8 @@
 """``python -m benchmarks.fuzz``: random and mutated bodies on every POST endpoint.
 
+Beside them, a tenth as many requests with odd methods, paths and queries, and a twentieth as many
+connections that speak no proper HTTP.
+
 Nothing may be a 500, an answer that is not what the API promises, or take more than 10 s; memory
 stays flat, and afterwards no block, socket or task is left.
 """
@@ -8,14 +11,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import platform
 import random
+import re
 import sys
 import tempfile
 import time
 from collections import Counter as Tally
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,10 +30,14 @@ import httpx
 from tests.clients.servers import gnomon_serve
 
 from benchmarks.bodies import body, paths
+from benchmarks.odd import garbage, target
 from benchmarks.soak import commit
 from benchmarks.vitals import Vitals, leaks, settled, vitals
 
 _HANG_S = 10.0
+_PATIENCE_S = 0.5  # with a connection whose bytes may ask for nothing
+_ID = re.compile(r'"id":"(resp_\w+)"')
+_HEAD = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _FLAT_MIB = 48.0
 _CLIENTS = 8
 _FLAGS = (
@@ -44,6 +54,10 @@ class Findings:
         wrong: reproductions: path, body and what was wrong.
         slowest_s: longest time of one answer.
         slowest: its path and the beginning of its body.
+        bodies: bodies sent.
+        targets: requests with odd methods, paths and queries.
+        connections: connections that spoke no proper HTTP.
+        known: ids of responses that were made, to ask for them.
     """
 
     statuses: Tally[str] = field(default_factory=Tally)
@@ -51,10 +65,16 @@ class Findings:
     slowest_s: float = 0.0
     slowest: str = ""
 
-    @property
-    def count(self) -> int:
-        """Bodies sent."""
-        return self.statuses.total()
+    bodies: int = 0
+    targets: int = 0
+    connections: int = 0
+    known: deque[str] = field(default_factory=lambda: deque(maxlen=50))
+
+    def note(self, what: str, status: str, took_s: float) -> None:
+        """Count an answer."""
+        self.statuses[f"{what.split(' ')[0]} {status}"] += 1
+        if took_s > self.slowest_s:
+            self.slowest_s, self.slowest = took_s, what
 
 
 def problem(answer: httpx.Response) -> str | None:
@@ -100,15 +120,20 @@ def _stream_problem(answer: httpx.Response) -> str | None:
 
 
 async def fuzz(url: str, endpoints: list[str], count: int, seed: int) -> Findings:
-    """Send ``count`` bodies over a few connections."""
+    """Send ``count`` bodies over a few connections, and what goes beside them."""
     findings = Findings()
     numbers = iter(range(count))
+    host, _, port = url.removeprefix("http://").partition(":")
 
     async def client(http: httpx.AsyncClient) -> None:
         for number in numbers:
             rng = random.Random(seed * 10_000_019 + number)
             path = endpoints[number % len(endpoints)]
             await _ask(http, path, body(path, rng), findings)
+            if number % 10 == 0:
+                await _aim(http, *target(rng, findings.known), findings)
+            if number % 20 == 0:
+                await _shout((host, int(port)), garbage(rng), findings)
 
     limits = httpx.Limits(max_connections=_CLIENTS)
     async with httpx.AsyncClient(base_url=url, timeout=_HANG_S, limits=limits) as http:
@@ -127,13 +152,54 @@ async def _ask(http: httpx.AsyncClient, path: str, content: bytes, findings: Fin
         status, wrong = "none", f"no answer within {_HANG_S:.0f} s"
     except httpx.HTTPError as error:
         status, wrong = "none", repr(error)
-    took_s = time.monotonic() - start
-    if took_s > findings.slowest_s:
-        findings.slowest_s, findings.slowest = took_s, f"{path} {content[:300]!r}"
-    findings.statuses[f"{path} {status}"] += 1
+    else:
+        findings.known += _ID.findall(answer.text)[:1]
+    findings.bodies += 1
+    findings.note(f"{path} {content[:300]!r}", status, time.monotonic() - start)
     if wrong is not None:
         shown = content.decode(errors="backslashreplace")
         findings.wrong.append({"path": path, "problem": wrong, "body": shown[:20000]})
+
+
+async def _aim(http: httpx.AsyncClient, method: str, path: str, findings: Findings) -> None:
+    """Ask for something that may not be there, in a way that may not be allowed."""
+    start = time.monotonic()
+    try:
+        answer = await http.request(method, path)
+        status = str(answer.status_code)
+        wrong = f"status {status}" if answer.status_code >= 500 else None
+        if method != "HEAD" and wrong is None:
+            wrong = problem(answer)
+    except httpx.HTTPError as error:
+        status, wrong = "none", repr(error)
+    findings.targets += 1
+    findings.note(f"{method} {path}", status, time.monotonic() - start)
+    if wrong is not None:
+        findings.wrong.append({"path": f"{method} {path}", "problem": wrong, "body": ""})
+
+
+async def _shout(address: tuple[str, int], content: bytes, findings: Findings) -> None:
+    """Send bytes over a connection of their own; an answer must be one of HTTP, without a 5xx."""
+    start = time.monotonic()
+    reader, writer = await asyncio.open_connection(*address)
+    said = b""
+    try:
+        writer.write(content)
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await writer.drain()
+                said = await reader.read(65536)
+    finally:
+        writer.transport.abort()
+    head = _HEAD.match(said)
+    status = head[1].decode() if head else "none"
+    findings.connections += 1
+    findings.note("(connection)", status, time.monotonic() - start)
+    if (said and head is None) or status.startswith("5"):
+        shown = content.decode(errors="backslashreplace")
+        findings.wrong.append(
+            {"path": "(connection)", "problem": f"answered {said[:80]!r}", "body": shown[:20000]}
+        )
 
 
 def run(pid: int, url: str, count: int, seed: int) -> tuple[Findings, Vitals, Vitals]:
@@ -144,6 +210,9 @@ def run(pid: int, url: str, count: int, seed: int) -> tuple[Findings, Vitals, Vi
     before = settled(pid, url, rest)
     found = asyncio.run(fuzz(url, endpoints, count - count // 10, seed))
     found.statuses += first.statuses
+    found.bodies += first.bodies
+    found.targets += first.targets
+    found.connections += first.connections
     found.wrong = first.wrong + found.wrong
     return found, before, settled(pid, url, before)
 
@@ -172,7 +241,9 @@ def main() -> int:
         "commit": commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "server": " ".join(("gnomon serve nano", *_FLAGS)),
-        "bodies": found.count,
+        "bodies": found.bodies,
+        "odd_targets": found.targets,
+        "odd_connections": found.connections,
         "seconds": round(took_s, 1),
         "slowest_answer_s": round(found.slowest_s, 2),
         "slowest_asked": found.slowest,

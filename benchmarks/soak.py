@@ -28,7 +28,7 @@ from rich.table import Table
 from tests.clients.servers import ServerProcess, gnomon_serve
 
 from benchmarks.prompts import Counter
-from benchmarks.streams import Manner, Told, tell
+from benchmarks.streams import HANG_S, Manner, Told, tell
 from benchmarks.vitals import Vitals, leaks, metrics, settled, vitals
 from gnomon.engine.models.loader import resolve_model
 
@@ -38,10 +38,11 @@ _MANNERS = {
 }  # fmt: skip
 _SEEDS = 3
 _WARM_UP_S = 5
+_CROWD = 100  # streams; so many do not fit into the blocks together
 _FLAT_MIB = 48.0  # of resident memory, per process: allocators keep what they once had
 _FLAGS = (
     "--kv-cache-dtype", "mxfp4", "--max-model-len", "2048", "--max-num-seqs", "200",
-    "--num-blocks", "320",  # fewer than 200 full-length requests would need
+    "--num-blocks", "64",  # 200 streams need several times as many: they queue and are evicted
 )  # fmt: skip
 _TOPICS = (
     "Say hello to the world.", "Bücher für Åsa, 漢字 und 😀.", "Count to ten. " * 12,
@@ -69,6 +70,7 @@ class Record:
     tokens: int = 0
     wrong: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
+    longest_wait_s: float = 0.0
     compared: int = 0
     differing: int = 0
 
@@ -103,6 +105,7 @@ def check(
     tokens, seed = asked
     record.statuses[str(told.status)] += 1
     record.events += told.events
+    record.longest_wait_s = max(record.longest_wait_s, told.longest_wait_s)
     record.wrong += told.problems
     if told.bad_characters:
         record.wrong.append(f"{ask.path}: U+FFFD in a stream")
@@ -144,7 +147,7 @@ async def soak(
             try:
                 told = await tell(address, ask.path, body, manner, rng)
             except TimeoutError:
-                record.wrong.append(f"{ask.path}: hung ({manner.value})")
+                record.wrong.append(f"{ask.path}: no event for {HANG_S:g} s ({manner.value})")
                 continue
             except (OSError, asyncio.IncompleteReadError, ValueError, IndexError) as error:
                 record.wrong.append(f"{ask.path}: {error!r} ({manner.value})")
@@ -176,6 +179,10 @@ def result(record: Record, before: Vitals, after: Vitals, looks: list[Vitals]) -
         "finished_streams": record.finished,
         "events": record.events,
         "tokens_of_finished_streams": record.tokens,
+        "finished_with_wrong_usage": sum(": usage " in one for one in record.wrong),
+        "hang_after_s": HANG_S,
+        "longest_wait_for_an_event_s": round(record.longest_wait_s, 1),
+        "hung_streams": sum(": no event for " in one for one in record.wrong),
         "wrong": dict(Tally(record.wrong)),
         "texts_compared": record.compared,
         "texts_that_differ_by_company": record.differing,
@@ -209,7 +216,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.soak", description=__doc__)
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--most-tokens", type=int, default=160, help="longest reply")
+    parser.add_argument("--most-tokens", type=int, default=260, help="longest reply")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="where to write the JSON record")
     args = parser.parse_args()
@@ -228,6 +235,9 @@ def main() -> int:
         took_s = time.monotonic() - start
         after = settled(server.process.pid, server.url, before)
         totals = metrics(server.url)
+    preemptions = int(totals["preemptions_total"])
+    if not preemptions and args.streams >= _CROWD:
+        record.wrong.append("nobody was evicted: the soak did not reach that")
     found = {
         "command": "python -m benchmarks.soak " + " ".join(sys.argv[1:]),
         "commit": commit(),
@@ -236,7 +246,7 @@ def main() -> int:
         "concurrent_streams": args.streams,
         "seconds": round(took_s, 1),
         **result(record, before, after, looks),
-        "preemptions": totals["preemptions_total"],
+        "preemptions": preemptions,
         "requests_ended": after.ended - before.ended,
     }
     show(found)

@@ -11,7 +11,7 @@ from benchmarks.fuzz import Findings, run
 from benchmarks.vitals import leaks
 from tests.clients.servers import ServerProcess, gnomon_serve
 
-BODIES = 600
+BODIES = 500
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def test_no_body_breaks_the_server(server: ServerProcess) -> None:
     found, before, after = run(server.process.pid, server.url, BODIES, seed=1)
     assert found.wrong == []
-    assert found.count == BODIES
+    assert found.bodies == BODIES
+    assert found.targets >= BODIES // 10
+    assert found.connections >= BODIES // 20
     assert answered(found) >= {"200", "400"}
     assert leaks(before, after, memory_mib=64) == []
     assert "Traceback" not in server.log.read_text()
