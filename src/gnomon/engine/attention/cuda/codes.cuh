@@ -1,6 +1,7 @@
 // From packed 4-bit codes to the tensor cores' types: the byte orders of layouts/order.py.
 //
-// A byte has an even code's sign and magnitude in bits 7 and 4..2, and an odd one's in the others.
+// Keys: a byte has an even code's sign and magnitude in bits 7 and 4..2, and an odd one's in the
+// others. Values: a lower code's in bits 7 and 3..1, an upper one's (eight dims further) in 0 and 6..4.
 
 #pragma once
 
@@ -48,6 +49,17 @@ __device__ __forceinline__ uint2 four_bf16(uint32_t w, uint32_t factor, uint32_t
   return {times_bf162(a, factor), times_bf162(b, factor13)};
 }
 
+// The upper codes of values where the lower ones were.
+__device__ __forceinline__ uint32_t upper_codes(uint32_t w) {
+  return ((w >> 3) & 0x0E0E0E0Eu) | ((w << 7) & 0x80808080u);
+}
+
+// Four codes of values times factors, as fp16: bytes 0 and 2, then 1 and 3. Codes are read as fp16
+// of 2^-14 times their value.
+__device__ __forceinline__ uint2 four_half(uint32_t w, uint32_t factor, uint32_t factor13) {
+  return {times_half2((w << 8) & 0x8E008E00u, factor), times_half2(w & 0x8E008E00u, factor13)};
+}
+
 // The factor for a power of two `below` powers under the page's largest scale, twice.
 __device__ __forceinline__ uint32_t bf16_power(int below) {
   return max(253 - below, 0) * 0x00800080u;  // 2^(126 - below): products come out as shares
@@ -64,6 +76,17 @@ __device__ __forceinline__ uint32_t bf16_scales(uint32_t pair) {
   const float2 both = __half22float2(__half2(raw));
   const __nv_bfloat162 wide = __floats2bfloat162_rn(both.x * 0x1p118f, both.y * 0x1p118f);
   return *reinterpret_cast<const uint32_t*>(&wide);
+}
+
+// Factors of two groups whose scale bytes are the 16-bit halves of `pair`: shares of the largest
+// scale, times 2^14, in fp16; 0 from 2^-29 on.
+__device__ __forceinline__ uint32_t half_powers(uint32_t pair, int largest) {
+  return __viaddmax_s16x2(pair, ((29 - largest) & 0xFFFF) * 0x10001u, 0) << 10;
+}
+
+// The same for e4m3 scales: their values times 2^6.
+__device__ __forceinline__ uint32_t half_scales(uint32_t pair) {
+  return times_half2((pair & 0x007F007Fu) << 7, 0x74007400u);
 }
 
 // The largest of a warp's bytes, sixteen a lane.

@@ -1,12 +1,12 @@
 // Score 4-bit index pages for prefill rows and keep the best of them, on sm_90a.
 //
-// A CTA holds 256 (row, head) pairs of one request and walks a part of the request's pages. Four
+// A CTA holds 256 (row, head) pairs of one request and walks a part of the request's pages. Some
 // warps unpack: each page is brought into shared memory once as the B operand of products, e4m3 or
-// bf16, with the scales of its groups already applied, as shares of the page's largest scale: the
-// sums come out of the tensor cores finished but for one factor a page. Eight warps hold 128
-// queries each quarter ... see consume(). The largest sum of a page is taken in registers, one
-// number a (query, page) goes to shared memory, and each window of pages is merged into the lists,
-// a thread a query.
+// bf16, with the scales of its groups already applied, as shares of the page's largest scale: sums
+// come out of the tensor cores finished but for one factor a page. Two groups of four warps hold
+// 128 queries each, as two products of 64; while one product runs, the sums of the other are
+// searched for the largest. One number a (query, page) goes to shared memory, and each window of
+// pages is merged into the lists, a thread a query.
 //
 // e4m3 products are for e4m3 queries over MXFP4 (a code times a power of two is e4m3 exactly while
 // the page's scales span less than 2^15; what lies lower loses bits). bf16 products are exact for
@@ -40,8 +40,6 @@ namespace {
 
 constexpr int kTokens = 128;
 constexpr int kQueries = 256;     // of a CTA
-constexpr int kProducers = 256;   // threads that unpack
-constexpr int kThreads = kProducers + kQueries;
 constexpr int kKept = 16;
 constexpr int64_t kNever = -(int64_t{1} << 62);
 constexpr int kIdBits = 31;
@@ -49,6 +47,10 @@ constexpr int kCodeBytes = kTokens * 64;  // of a page
 
 template <bool kFp8>
 struct Shape {
+  // e4m3 products leave half the time to unpack, so twice the threads do it.
+  static constexpr int kProducers = kFp8 ? 256 : 128;
+  static constexpr int kThreads = kProducers + kQueries;
+  static constexpr int kTurns = 16 / (kProducers / 32);    // eight tokens a warp and turn
   static constexpr int kSteps = kFp8 ? 4 : 8;              // products along the head dim
   static constexpr int kPage = kTokens * 128 * (kFp8 ? 1 : 2);
   static constexpr int kStages = kFp8 ? 4 : 3;
@@ -65,8 +67,8 @@ struct Shared {
   uint2 lists[kKept][kQueries];  // ordered score (0: nothing), block
   float factor[Shape<kFp8>::kStages];
   int stop[kQueries];
-  int last[kThreads / 32];
-  int64_t of_request[kThreads / 32];
+  int last[Shape<kFp8>::kThreads / 32];
+  int64_t of_request[Shape<kFp8>::kThreads / 32];
   alignas(8) uint64_t full[Shape<kFp8>::kStages];
   alignas(8) uint64_t empty[Shape<kFp8>::kStages];
 };
@@ -80,17 +82,17 @@ __device__ __forceinline__ uint32_t ordered(float score) {
 
 // Thread (token, t) of eight tokens x four has the words t of the token's four groups of 32: see
 // the operand order in layouts/order.py.
-template <Format kFormat>
+template <Format kFormat, int kTurns>
 struct Packed {
-  uint4 words[2];                                   // of two times eight tokens
-  uint32_t scales[2][kFormat == kMxfp4 ? 1 : 2];    // of those tokens
+  uint4 words[kTurns];                              // of so many times eight tokens
+  uint32_t scales[kTurns][kFormat == kMxfp4 ? 1 : 2];    // of those tokens
   uint4 all;                                        // scales of four other tokens, for the maximum
 
   __device__ __forceinline__ void load(const uint8_t* page, int warp, int lane) {
     constexpr int kScaleBytes = kFormat == kMxfp4 ? 4 : 8;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int token = (warp * 2 + i) * 8 + lane % 8;
+    for (int i = 0; i < kTurns; ++i) {
+      const int token = (warp * kTurns + i) * 8 + lane % 8;
       words[i] = __ldg(reinterpret_cast<const uint4*>(page + token * 64 + lane / 8 * 16));
       const uint8_t* at = page + kCodeBytes + token * kScaleBytes;
       if constexpr (kFormat == kMxfp4) {
@@ -130,13 +132,13 @@ __device__ __forceinline__ void e4m3_factors(const uint32_t (&scales)[2], int t,
 }
 
 template <Format kFormat, bool kFp8>
-__device__ __forceinline__ void unpack(const Packed<kFormat>& in, int largest, uint8_t* page,
+__device__ __forceinline__ void unpack(const Packed<kFormat, Shape<kFp8>::kTurns>& in, int largest, uint8_t* page,
                                        int warp, int lane) {
-  constexpr int kAlong = Shape<kFp8>::kAlongPage;
+  constexpr int kAlong = Shape<kFp8>::kAlongPage, kTurns = Shape<kFp8>::kTurns;
   const int t = lane / 8;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int token = (warp * 2 + i) * 8 + lane % 8;
+  for (int i = 0; i < kTurns; ++i) {
+    const int token = (warp * kTurns + i) * 8 + lane % 8;
     uint32_t factor[4];
     if constexpr (kFormat == kMxfp4) power_factors<kFp8>(in.scales[i][0], largest, factor);
     else e4m3_factors(in.scales[i], t, factor);
@@ -171,13 +173,13 @@ __device__ void produce(const PrefillSelectParams& p, Shared<kFp8>& s, int64_t r
   constexpr int kPageBytes = kCodeBytes + kTokens * (kFormat == kMxfp4 ? 4 : 8);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t* table = p.table + request * p.width;
-  Packed<kFormat> next;
+  Packed<kFormat, Shape<kFp8>::kTurns> next;
   int64_t ids = begin + lane < end ? table[begin + lane] : 0;
   next.load(p.pages + __shfl_sync(~0u, ids, 0) * kPageBytes, warp, lane);
   int stage = 0;
   uint32_t parity = 1;  // a stage's first use waits for nobody
   for (int block = begin; block < end; ++block) {
-    const Packed<kFormat> packed = next;
+    const Packed<kFormat, Shape<kFp8>::kTurns> packed = next;
     const int after = block + 1 - begin;
     if (block + 1 < end) {
       if (after % 32 == 0) ids = block + 1 + lane < end ? table[block + 1 + lane] : 0;
@@ -291,7 +293,7 @@ __device__ void keep(Shared<kFp8>& s, int mine, int first_block, int count, int 
 template <bool kFp8>
 __device__ void consume(const PrefillSelectParams& p, Shared<kFp8>& s, int begin, int end) {
   using H = Shape<kFp8>;
-  const int thread = threadIdx.x - kProducers;
+  const int thread = threadIdx.x - Shape<kFp8>::kProducers;
   const int group = thread / 128, warp = thread / 32, lane = thread % 32;
   // The sixteen rows of the warp in each of the group's two products, in the order of its threads.
   const uint32_t at = shared_address(s.queries);
@@ -347,7 +349,7 @@ __device__ void load_queries(const PrefillSelectParams& p, Shared<kFp8>& s, int 
   const T* q = static_cast<const T*>(p.q) + static_cast<int64_t>(first) * p.heads * 128;
   const int queries = count * p.heads;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int m = warp; m < kQueries; m += kThreads / 32) {
+  for (int m = warp; m < kQueries; m += Shape<kFp8>::kThreads / 32) {
     bool nan = false;
     if (m < queries) {
 #pragma unroll
@@ -374,7 +376,7 @@ __device__ void load_queries(const PrefillSelectParams& p, Shared<kFp8>& s, int 
 }
 
 template <Format kFormat, bool kFp8, typename T>
-__global__ void __launch_bounds__(kThreads, 1) prefill_select_kernel(const PrefillSelectParams p) {
+__global__ void __launch_bounds__(Shape<kFp8>::kThreads, 1) prefill_select_kernel(const PrefillSelectParams p) {
   using H = Shape<kFp8>;
   extern __shared__ __align__(128) uint8_t memory[];
   Shared<kFp8>& s = *reinterpret_cast<Shared<kFp8>*>(memory);
@@ -385,7 +387,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_select_kernel(const Prefi
   // Where each query's history ends; the longest of them; the request.
   int last = 0;
   int64_t request = 0;
-  for (int m = threadIdx.x; m < kQueries; m += kThreads) {
+  for (int m = threadIdx.x; m < kQueries; m += H::kThreads) {
     int stop = 0;
     if (m < count * p.heads) {
       const int64_t at = p.positions[first + m / p.heads];
@@ -398,7 +400,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_select_kernel(const Prefi
     s.stop[thread_of(m)] = stop;
     last = max(last, stop);
   }
-  for (int i = threadIdx.x; i < kKept * kQueries; i += kThreads)
+  for (int i = threadIdx.x; i < kKept * kQueries; i += H::kThreads)
     s.lists[i / kQueries][i % kQueries] = {0, 0};
   for (int x = 16; x > 0; x /= 2) {
     last = max(last, __shfl_xor_sync(~0u, last, x));
@@ -407,11 +409,11 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_select_kernel(const Prefi
   if (lane == 0) s.last[warp] = last, s.of_request[warp] = request;
   if (threadIdx.x == 0)
     for (int i = 0; i < H::kStages; ++i) {
-      barrier_init(shared_address(&s.full[i]), kProducers / 32);
+      barrier_init(shared_address(&s.full[i]), H::kProducers / 32);
       barrier_init(shared_address(&s.empty[i]), kQueries / 32);
     }
   __syncthreads();
-  for (int w = 0; w < kThreads / 32; ++w) {
+  for (int w = 0; w < H::kThreads / 32; ++w) {
     last = max(last, s.last[w]);
     request = max(request, s.of_request[w]);
   }
@@ -423,13 +425,14 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_select_kernel(const Prefi
   const int begin = p.init + split * per_split;
   const int end = max(begin, min(begin + per_split, last));
 
-  if (threadIdx.x < kProducers) {
+  if (threadIdx.x < H::kProducers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
     if (begin < end) produce<kFormat, kFp8>(p, s, request, begin, end);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 168;");
+    if constexpr (kFp8) asm volatile("setmaxnreg.inc.sync.aligned.u32 168;");
+    else asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
     consume<kFp8>(p, s, begin, end);
-    const int thread = threadIdx.x - kProducers;
+    const int thread = threadIdx.x - Shape<kFp8>::kProducers;
     const int within = thread % 128;
     const int m = thread / 128 * 128 + within % 32 / 16 * 64 + within / 32 * 16 + within % 16;
     int64_t* out = p.parts + ((static_cast<int64_t>(tile) * gridDim.y + split) * kQueries + m) * kKept;
@@ -454,20 +457,19 @@ int launch(const PrefillSelectParams& p, int tiles, int splits, cudaStream_t str
     if (error != cudaSuccess) return error;
     ready = true;
   }
-  kernel<<<dim3(tiles, splits), kThreads, bytes, stream>>>(p);
+  kernel<<<dim3(tiles, splits), Shape<kFp8>::kThreads, bytes, stream>>>(p);
   return cudaGetLastError();
 }
 
 }  // namespace
 
-// Returns a cudaError_t. `bf16_queries`: the queries' dtype; `exact`: bf16 products for MXFP4 too.
+// Returns a cudaError_t. `bf16_queries`: the queries are bf16, not e4m3.
 extern "C" int gnomon_prefill_select(const PrefillSelectParams* p, int nvfp4, int bf16_queries,
-                                     int exact, int tiles, int splits, void* stream) {
+                                     int tiles, int splits, void* stream) {
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
   if (bf16_queries)
     return nvfp4 ? launch<kNvfp4, false, __nv_bfloat16>(*p, tiles, splits, on)
                  : launch<kMxfp4, false, __nv_bfloat16>(*p, tiles, splits, on);
-  if (nvfp4) return launch<kNvfp4, false, __nv_fp8_e4m3>(*p, tiles, splits, on);
-  return exact ? launch<kMxfp4, false, __nv_fp8_e4m3>(*p, tiles, splits, on)
+  return nvfp4 ? launch<kNvfp4, false, __nv_fp8_e4m3>(*p, tiles, splits, on)
                : launch<kMxfp4, true, __nv_fp8_e4m3>(*p, tiles, splits, on);
 }

@@ -1,9 +1,9 @@
 """Selection for prefill rows over 4-bit index pages, in CUDA C++; see prefill_select.cu.
 
 e4m3 queries over MXFP4 pages use e4m3 products, on Hopper's fp8 tensor path, which keeps about 14
-bits while it adds: two pages whose scores differ by less than :data:`PRECISION` of the largest may
-change places. Everything else (``exact``, NVFP4 pages, bf16 queries) uses bf16 products, which are
-exact; their sums are fp32.
+bits while it adds, four times one upon the other: two pages whose scores differ by less than
+:data:`PRECISION` of the largest may change places. NVFP4 pages and bf16 queries use bf16 products,
+which are exact; their sums are fp32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gnomon.engine.layouts.geometry import PageGeometry
 
 #: Relative error of a score with e4m3 products, as a share of the sum of the magnitudes of its
 #: products.
-PRECISION = 2.0**-13
+PRECISION = 2.0**-11
 #: (row, head) pairs of a tile.
 QUERIES = 256
 #: Entries of a list of best pages.
@@ -64,8 +64,6 @@ def select(
     rule: SelectionRule,
     tiles: RowTiles,
     out: torch.Tensor,
-    *,
-    exact: bool = False,
 ) -> None:
     """Select blocks for every row of the tiles; see :func:`fits`.
 
@@ -76,7 +74,6 @@ def select(
         rule: how many blocks, and which are forced.
         tiles: at most ``QUERIES // Hi`` rows each.
         out: int64 [R, Hi, topk], written for the rows of the tiles.
-        exact: bf16 products even where e4m3 ones are possible.
     """
     assert cache.index is not None
     assert cache.index_layout is not None
@@ -97,7 +94,7 @@ def select(
     nvfp4 = cache.index_layout.geometry.regions[-1].dtype == "float8_e4m3fn"
     stream = torch.cuda.current_stream(device).cuda_stream
     status = load("prefill_select").gnomon_prefill_select(
-        ctypes.byref(params), int(nvfp4), int(index_q.dtype == torch.bfloat16), int(exact),
+        ctypes.byref(params), int(nvfp4), int(index_q.dtype == torch.bfloat16),
         tiles.count, splits, ctypes.c_void_p(stream),
     )  # fmt: skip
     if status:

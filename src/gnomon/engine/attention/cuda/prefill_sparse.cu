@@ -2,18 +2,19 @@
 //
 // The unit of work is a visit: the query heads of one KV head of one row attend to one page of the
 // row's list. Visits are sorted by page, and a CTA takes up to 64 visits of one page: it unpacks
-// keys and values to bf16 in shared memory once and runs full tensor-core tiles, 64 rows of
+// keys (bf16) and values (fp16) into shared memory once and runs full tensor-core tiles, 64 rows of
 // queries (four visits of sixteen heads) against the page's 128 tokens. Each visit leaves its
 // output, normalised, in fp16 with a power of two for the row, and its log-sum; a second kernel
 // adds up the visits of each query in the order of its list, so that the result does not depend on
 // who was ready when. Rows are done in chunks that bound the memory of what visits leave.
 //
-// Inside a step of sixteen tokens, token 8 h + 2 t + o is the (4 t + 2 o + h)-th: the order in which
+// Inside a step of sixteen tokens, token 8 h + 2 t + o is the (4 t + 2 h + o)-th: the order in which
 // the four tokens of a word of the value page unpack. Keys are put in the same order, so that the
 // weights of a product are the operand of the next one as they are. Queries are the operand A from
 // registers too, sixteen bytes a load: dim 32 p + 8 q + 4 e + 2 h + c is lane q's (of four), element
-// 8 h + 2 q + c of step 2 p + e, and keys lie in that order. So a group of four warps needs no
-// barrier between the tiles of an item.
+// 8 h + 2 q + c of step 2 p + e, and keys lie in that order. They come ahead of time into shared
+// memory, where a thread finds what it asked for itself: a group of four warps needs no barrier
+// between the tiles of an item.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -96,18 +97,19 @@ __global__ void item_kernel(const PrefillSparseParams p) {
 struct Shared {
   alignas(128) uint8_t k[kTokens * 256];
   alignas(128) uint8_t v[kTokens * 256];
+  uint4 q[8][kThreads];  // each thread's share of the next tile
   int row[kVisits], slot[kVisits], stop[kVisits];
   int last[2];
 };
 
-// The tokens of the four bytes of a word of the value page, by byte.
+// The tokens of four scales of the value page, by byte.
 __device__ __forceinline__ int value_token(int step, int t, int byte) {
   return 16 * step + 8 * (byte / 2) + 2 * t + byte % 2;
 }
 
 // The token at place n of the order of this file.
 __device__ __forceinline__ int token_at(int n) {
-  return n / 16 * 16 + n % 2 * 8 + n % 16 / 4 * 2 + n / 2 % 2;
+  return n / 16 * 16 + n / 2 % 2 * 8 + n % 16 / 4 * 2 + n % 2;
 }
 
 // Clear the bytes of tokens that nobody sees.
@@ -217,7 +219,7 @@ struct Packed {
     return kFormat == kMxfp4 ? scalbnf(1.0f, largest - 127) : 0x1p8f;
   }
 
-  // bf16 values in shared memory, dims as rows; returns their factor.
+  // fp16 values in shared memory, dims as rows; returns their factor.
   __device__ __forceinline__ float unpack_values(uint8_t* to, int warp, int lane) const {
     const int t = lane / 16 * 2 + lane % 2, g = lane % 16 / 2;
     const int largest = kFormat == kMxfp4 ? largest_byte(v_all) : 0;
@@ -231,16 +233,18 @@ struct Packed {
         for (int i = 0; i < 2; ++i) {
           const uint32_t word = words[2 * step + i];
           const uint32_t scales = v_scales[j][step][kFormat == kMxfp4 ? 0 : i];
-          uint32_t even, odd;  // factors of bytes 0 and 2, 1 and 3
+          // Bytes 0 and 2 of a word are tokens 2 t and 2 t + 1, bytes 1 and 3 those eight further.
+          const uint32_t first = __byte_perm(scales, 0, 0x4140), second = __byte_perm(scales, 0, 0x4342);
+          uint32_t factor, factor13;
           if constexpr (kFormat == kMxfp4) {
-            const uint32_t base = (253 - largest & 0xFFFF) * 0x10001u;
-            even = __viaddmax_s16x2(scales & 0xFF00FFu, base, 0) << 7;
-            odd = __viaddmax_s16x2(scales >> 8 & 0xFF00FFu, base, 0) << 7;
+            factor = half_powers(first, largest);
+            factor13 = half_powers(second, largest);
           } else {
-            even = bf16_scales(__byte_perm(scales, 0, 0x4420));
-            odd = bf16_scales(__byte_perm(scales, 0, 0x4431));
+            factor = half_scales(first);
+            factor13 = half_scales(second);
           }
-          const uint2 a = four_bf16(word, even, odd), b = four_bf16(odd_codes(word), even, odd);
+          const uint2 a = four_half(word, factor, factor13);
+          const uint2 b = four_half(upper_codes(word), factor, factor13);
           const int dim = 32 * w + 16 * i + g, chunk = 2 * (2 * pair + step) + t / 2;
           uint8_t* at = to + place<kAlongPage>(dim, chunk) + t % 2 * 8;
           *reinterpret_cast<uint2*>(at) = a;
@@ -263,6 +267,11 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&both);
 }
 
+__device__ __forceinline__ uint32_t pack_half(float low, float high) {
+  const __half2 both = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&both);
+}
+
 __device__ __forceinline__ float most_of_four(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -273,11 +282,15 @@ __device__ __forceinline__ float sum_of_four(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// A lane's share of two rows of queries, m and m + 8 of the group's 64; the rows of kShared heads of
-// each visit lie together.
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// Ask for a lane's share of two rows of queries, m and m + 8 of the group's 64; the rows of kShared
+// heads of each visit lie together.
 template <int kShared>
-__device__ __forceinline__ void fetch_queries(const PrefillSparseParams& p, const Shared& s,
-                                              uint4 (&q)[4][2], int tile, int count, int head) {
+__device__ __forceinline__ void ask_for_queries(const PrefillSparseParams& p, const Shared& s,
+                                                int tile, int count, int head) {
   const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -286,8 +299,9 @@ __device__ __forceinline__ void fetch_queries(const PrefillSparseParams& p, cons
     const int64_t query =
         (static_cast<int64_t>(s.row[visit]) * p.kv_heads + head) * kShared + m % kShared;
     const uint4* from = reinterpret_cast<const uint4*>(p.q + query * 256) + lane % 4;
+    const uint32_t to = shared_address(&s.q[4 * r][threadIdx.x]);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) q[i][r] = __ldg(from + 4 * i);
+    for (int i = 0; i < 4; ++i) copy_async(to + i * kThreads * 16, from + 4 * i);
   }
 }
 
@@ -384,6 +398,7 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
       if (lane == 0) s.last[warp] = last;
     }
     __syncthreads();
+    if (group * kTileVisits < count) ask_for_queries<kShared>(p, s, group, count, head);
     const int last = max(s.last[0], s.last[1]);
     if (last < kTokens) packed.hide(last, warp, lane);
     const float to_log2 = p.to_log2 * packed.unpack_keys(s.k, warp, lane);
@@ -392,8 +407,10 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
     __syncthreads();
 
     for (int tile = group; tile * kTileVisits < count; tile += 2) {
-      uint4 q[4][2];  // not earlier: registers would not suffice for two CTAs a multiprocessor
-      fetch_queries<kShared>(p, s, q, tile, count, head);
+      asm volatile("cp.async.wait_all;" ::: "memory");
+      uint4 q[4][2];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) q[i % 4][i / 4] = s.q[i][threadIdx.x];
       float d[64];
       products_begin();
 #pragma unroll
@@ -406,6 +423,7 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
       products_commit();
       products_wait<0>();
       products_done(d);
+      if ((tile + 2) * kTileVisits < count) ask_for_queries<kShared>(p, s, tile + 2, count, head);
       int stop[2];
       int64_t to[2];
 #pragma unroll
@@ -421,14 +439,14 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
       const Rows rows = softmax(d, to_log2, stop, lane);
       uint32_t weights[32];
 #pragma unroll
-      for (int i = 0; i < 32; ++i) weights[i] = pack_bf16(d[2 * i], d[2 * i + 1]);
-#pragma unroll 1  // for the same reason
+      for (int i = 0; i < 32; ++i) weights[i] = pack_half(d[2 * i], d[2 * i + 1]);
+#pragma unroll 1  // else registers do not suffice for two CTAs a multiprocessor
       for (int half = 0; half < 2; ++half) {
         float o[32];
         products_begin();
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          tile_product_bf16(o, weights + 4 * i, moved(v, i * 2 * kAlongPage + half * 1024), i > 0);
+          tile_product_half(o, weights + 4 * i, moved(v, i * 2 * kAlongPage + half * 1024), i > 0);
         products_commit();
         products_wait<0>();
         products_done(o);

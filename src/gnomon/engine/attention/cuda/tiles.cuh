@@ -96,12 +96,12 @@ __device__ __forceinline__ void tile_product_bf16(float (&d)[64], const uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
-// 64 x 64, with a in registers.
-__device__ __forceinline__ void tile_product_bf16(float (&d)[32], const uint32_t* a, uint64_t b,
+// 64 x 64 in fp16, with a in registers.
+__device__ __forceinline__ void tile_product_half(float (&d)[32], const uint32_t* a, uint64_t b,
                                                   int add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
       "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
       ", {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"

@@ -79,7 +79,7 @@ class TritonBackend:
         check_write(cache, rows, has_index=norms.has_index)
         if self.strict:
             return reference_project(cache, rows, projected, norms, turn, index_dtype, strict=True)
-        return project(cache, rows, projected, norms, turn, index_dtype)
+        return project(cache, rows, projected, norms, turn, index_dtype, self._arithmetic)
 
     def write(
         self,

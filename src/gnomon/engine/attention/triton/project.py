@@ -22,7 +22,7 @@ from gnomon.engine.attention.triton.codec import (
     page_code,
     round_input,
 )
-from gnomon.engine.attention.triton.launch import power_of_2
+from gnomon.engine.attention.triton.launch import Arithmetic, power_of_2
 from gnomon.engine.attention.triton.write import count_bad, store_parts
 from gnomon.engine.cache.pools import LayerCache
 from gnomon.engine.layouts.base import CacheLayout
@@ -69,13 +69,15 @@ def _headed(x, row, known, inverse, weight, cos, sin, d, HALF: tl.constexpr):
 
 
 @triton.jit
-def _store_query(to, d, known, value, INPUT: tl.constexpr, ELEM: tl.constexpr):
+def _store_query(to, d, known, value, INPUT: tl.constexpr, ELEM: tl.constexpr, BITS: tl.constexpr):
     """Round fp32 values to the projection's dtype, and store them as that or as e4m3.
 
-    Rounding goes by bits: on any device alike.
+    BITS: round by the bits. The interpreter's casts round otherwise than a device's.
     """
     if ELEM == FP32:
         tl.store(to + d, value, mask=known)
+    elif ELEM == BF16 and not BITS:
+        tl.store(to + d, value.to(tl.bfloat16), mask=known)
     else:
         m, sign, bad = round_input(value, INPUT)
         nan = value != value
@@ -93,8 +95,9 @@ def _project_kernel(
     q_ptr, index_q_ptr, k_ptr, v_ptr, index_ptr, sanitised_ptr,
     rows, columns, block_size, eps, end_q, end_index_q, end_k, end_v,
     Q_HEADS: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, INDEX_DIM: tl.constexpr,
-    HALF: tl.constexpr, INPUT: tl.constexpr, INDEX_Q: tl.constexpr,
-    TOKENS: tl.constexpr,
+    HALF: tl.constexpr, HALF_WIDE: tl.constexpr, REST_WIDE: tl.constexpr,
+    INDEX_REST_WIDE: tl.constexpr, INPUT: tl.constexpr, INDEX_Q: tl.constexpr,
+    BITS: tl.constexpr, TOKENS: tl.constexpr,
     K_ELEM: tl.constexpr, K_SCALE: tl.constexpr, K_GROUP: tl.constexpr, K_BYTES: tl.constexpr,
     K_SCALE_AT: tl.constexpr, K_ORDER: tl.constexpr,
     V_ELEM: tl.constexpr, V_SCALE: tl.constexpr, V_GROUP: tl.constexpr, V_BYTES: tl.constexpr,
@@ -109,14 +112,15 @@ def _project_kernel(
     if pid < end_q:
         _write_queries(
             x_ptr, q_ptr, q_norm, cos_ptr, sin_ptr, pid, rows, columns, eps,
-            Q_HEADS, DIM, HALF, INPUT, INPUT, Q_WIDE, QUERIES,
+            Q_HEADS, DIM, HALF, INPUT, INPUT, HALF_WIDE, REST_WIDE, BITS, Q_WIDE, QUERIES,
         )  # fmt: skip
     elif pid < end_index_q:
         if INDEX_DIM > 0:
             _write_queries(
                 x_ptr + (Q_HEADS + 2 * HEADS) * DIM, index_q_ptr, index_q_norm, cos_ptr, sin_ptr,
                 pid - end_q, rows, columns, eps,
-                HEADS, INDEX_DIM, HALF, INPUT, INDEX_Q, INDEX_WIDE, QUERIES,
+                HEADS, INDEX_DIM, HALF, INPUT, INDEX_Q, HALF_WIDE, INDEX_REST_WIDE, BITS, INDEX_WIDE,
+                QUERIES,
             )  # fmt: skip
     elif pid < end_k:
         _store_vectors(
@@ -144,16 +148,40 @@ def _project_kernel(
 def _write_queries(
     x_ptr, to_ptr, weight, cos, sin, pid, rows, columns, eps,
     HEADS: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, INPUT: tl.constexpr,
-    OUTPUT: tl.constexpr, WIDE: tl.constexpr, VECTORS: tl.constexpr,
+    OUTPUT: tl.constexpr, HALF_WIDE: tl.constexpr, REST_WIDE: tl.constexpr, BITS: tl.constexpr,
+    WIDE: tl.constexpr, VECTORS: tl.constexpr,
 ):  # fmt: skip
     """Norm and rotate a tile of heads of x_ptr's rows; out [rows, HEADS, DIM]."""
+    # In three parts, so that a pair that turns together is in one thread: the first of each pair,
+    # the second, and what does not turn.
     row, head, known = _tile(pid, rows, HEADS, WIDE, VECTORS)
     x = x_ptr + row.to(tl.int64) * columns + head * DIM
-    inverse = _inverse_rms(x, known, DIM, eps)
-    d = tl.arange(0, DIM)[None, :]
-    value = _headed(x, row, known, inverse, weight, cos, sin, d, HALF)
     to = to_ptr + (row.to(tl.int64) * HEADS + head) * DIM
-    _store_query(to, d, known, value, INPUT, OUTPUT)
+    REST: tl.constexpr = DIM - 2 * HALF
+    h = tl.arange(0, HALF_WIDE)[None, :]
+    turns = known & (h < HALF)
+    a = tl.load(x + h, mask=turns, other=0.0).to(tl.float32)
+    b = tl.load(x + HALF + h, mask=turns, other=0.0).to(tl.float32)
+    total = tl.sum(a * a + b * b, 1)
+    if REST > 0:
+        r = tl.arange(0, REST_WIDE)[None, :]
+        stays = known & (r < REST)
+        rest = tl.load(x + 2 * HALF + r, mask=stays, other=0.0).to(tl.float32)
+        total += tl.sum(rest * rest, 1)
+    inverse = tl.rsqrt(total / DIM + eps)[:, None]
+    inside = h < HALF
+    a *= inverse
+    b *= inverse
+    a *= 1.0 + tl.load(weight + h, mask=inside, other=0.0).to(tl.float32)
+    b *= 1.0 + tl.load(weight + HALF + h, mask=inside, other=0.0).to(tl.float32)
+    c = tl.load(cos + row * HALF + h, mask=turns, other=0.0)
+    s = tl.load(sin + row * HALF + h, mask=turns, other=0.0)
+    _store_query(to, h, turns, a * c - b * s, INPUT, OUTPUT, BITS)
+    _store_query(to, HALF + h, turns, b * c + a * s, INPUT, OUTPUT, BITS)
+    if REST > 0:
+        rest *= inverse
+        rest *= 1.0 + tl.load(weight + 2 * HALF + r, mask=r < REST, other=0.0).to(tl.float32)
+        _store_query(to, 2 * HALF + r, stays, rest, INPUT, OUTPUT, BITS)
 
 
 @triton.jit
@@ -205,6 +233,7 @@ def project(
     norms: HeadNorms,
     turn: Rotation,
     index_dtype: torch.dtype | None,
+    arithmetic: Arithmetic,
 ) -> Queries:
     """Norm, rotate and store; see :func:`gnomon.engine.attention.reference.project.project`.
 
@@ -215,6 +244,7 @@ def project(
         norms: the weights.
         turn: angles of the rows.
         index_dtype: dtype of the index queries, None for the projection's.
+        arithmetic: where the kernel runs.
     """
     count, columns = projected.shape
     heads, dim = cache.pages.kv_heads, norms.k.shape[0]
@@ -222,6 +252,7 @@ def project(
     projected = projected.contiguous()
     device = projected.device
     q = torch.empty((count, q_heads, dim), dtype=projected.dtype, device=device)
+    half = turn.cos.shape[-1]
     index_q, index_dim = None, 0
     if norms.index_q is not None:
         index_dim = norms.index_q.shape[0]
@@ -248,7 +279,9 @@ def project(
         _or(norms.index_q, nothing), _or(norms.index_k, nothing),
         q, _or(index_q, nothing), cache.k, cache.v, _or(cache.index, cache.k), cache.sanitised,
         count, columns, rows.block_size, norms.eps, *ends[:4],
-        Q_HEADS=q_heads, HEADS=heads, DIM=dim, INDEX_DIM=index_dim, HALF=turn.cos.shape[-1],
+        Q_HEADS=q_heads, HEADS=heads, DIM=dim, INDEX_DIM=index_dim, HALF=half,
+        HALF_WIDE=power_of_2(half), REST_WIDE=power_of_2(max(1, dim - 2 * half)),
+        INDEX_REST_WIDE=power_of_2(max(1, index_dim - 2 * half)), BITS=arithmetic.interpreted,
         INPUT=_ELEMENTS[projected.dtype],
         INDEX_Q=_ELEMENTS[nothing.dtype if index_q is None else index_q.dtype],
         TOKENS=cache.pages.k.tokens,
