@@ -11,11 +11,16 @@ import pytest
 import yaml
 from tests.unit.recipes.conftest import RECIPES, tree_of
 
+from gnomon.harness.adapters.protocol import Command
+from gnomon.harness.adapters.render import render_flags
 from gnomon.harness.errors import RecipeRefused
+from gnomon.harness.nouns import ServerAddress
+from gnomon.harness.recipes import load
 from gnomon.harness.recipes.capabilities import Capabilities
 from gnomon.harness.recipes.expand import Expansion
 from gnomon.harness.recipes.load import check_recipe, load_recipe
 from gnomon.harness.recipes.merge import merge, spread_arms, written_path
+from gnomon.harness.recipes.plan import PlanReport
 from gnomon.harness.recipes.policy import PUBLISHING, REFUSING
 
 Expand = Callable[..., Expansion]
@@ -191,6 +196,25 @@ def test_several_points_need_a_choice(tmp_path: Path) -> None:
     assert checked.point.kv_layout == "mxfp4"
     assert checked.point.concurrency == 2
     assert checked.plan.ok
+
+
+def test_a_point_is_planned_with_the_options_it_is_served_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Limits that follow from the concurrency too: the planned blocks are attested later."""
+    asked: list[dict[str, Any]] = []
+
+    def plan(_: object, __: str, flags: dict[str, Any], *___: object) -> PlanReport:
+        asked.append(dict(flags))
+        return PlanReport(Command((), {}), True, (), {})
+
+    monkeypatch.setattr(load, "check_plan", plan)
+    for point_id, sequences in (("mxfp4-c1", 2), ("mxfp4-c2", 4)):
+        checked = check_recipe(RECIPES / "gnomon-layouts.yaml", point_id=point_id)
+        address = ServerAddress("127.0.0.1", 1, "nano")
+        served = checked.adapter.serve(checked.point, address).argv
+        assert asked[-1]["max_num_seqs"] == sequences
+        assert served[-len(render_flags(asked[-1])) :] == tuple(render_flags(asked[-1]))
 
 
 def test_a_point_of_another_engine_is_not_run_here() -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gnomon.harness.adapters.catalogue import ADAPTERS
-from gnomon.harness.adapters.gnomon import PLANNED_AT
+from gnomon.harness.adapters.gnomon import PLANNED_AT, options
 from gnomon.harness.adapters.protocol import EngineAdapter, FlagValue
 from gnomon.harness.cancel import CancelToken
 from gnomon.harness.errors import Problem, RecipeRefused
@@ -120,7 +120,7 @@ def check_recipe(
     adapter: EngineAdapter | None = None
     raw = _arm_to_plan(tree, point)
     if raw is not None:
-        adapter, plan = _plan(raw, tree, cancel or CancelToken())
+        adapter, plan = _plan(raw, tree, point, cancel or CancelToken())
         found.extend(plan.problems if plan is not None else ())
     if found or point is None or adapter is None or plan is None:
         raise RecipeRefused(str(source), found)
@@ -189,16 +189,21 @@ def _arm_to_plan(tree: Tree, point: Point | None) -> Tree | None:
 
 
 def _plan(
-    raw: Tree, tree: Tree, cancel: CancelToken
+    raw: Tree, tree: Tree, point: Point | None, cancel: CancelToken
 ) -> tuple[EngineAdapter | None, PlanReport | None]:
-    """Ask the engine's planner, where engine and model can be read at all."""
+    """Ask the engine's planner, where engine and model can be read at all.
+
+    A point is planned with the very options it is served with; without one, those of the first arm
+    that are right on their own are.
+    """
     name = _section(raw, "engine").get("name")
     path = _section(raw, "model").get("path")
     adapter = ADAPTERS.get(name) if isinstance(name, str) else None
     if adapter is None or not adapter.starts_here or not isinstance(path, str) or not path:
         return adapter, None
     deadlines = _part(Deadlines, tree.get("deadlines", {})) or Deadlines()
-    return adapter, check_plan(adapter, path, plannable(raw), deadlines.plan_s, cancel)
+    flags = plannable(raw) if point is None else options(point, point.concurrency)
+    return adapter, check_plan(adapter, path, flags, deadlines.plan_s, cancel)
 
 
 def plannable(raw: Mapping[str, Any]) -> dict[str, FlagValue]:
@@ -210,7 +215,7 @@ def plannable(raw: Mapping[str, Any]) -> dict[str, FlagValue]:
     Args:
         raw: data of one arm, not validated.
     """
-    options: dict[str, FlagValue] = {}
+    planned: dict[str, FlagValue] = {}
     unreadable: set[str] = set()
     for name, given, kind in _raw_options(raw):
         value = given.get("value") if isinstance(given, dict) else given
@@ -221,13 +226,13 @@ def plannable(raw: Mapping[str, Any]) -> dict[str, FlagValue]:
         except ValidationError:
             unreadable.add(name)
         else:
-            options[name] = parsed.value
+            planned[name] = parsed.value
     for name in unreadable & {"kv_cache_dtype", "index_cache_dtype"}:
-        options[name] = _ANY_SIZE_LAYOUT
+        planned[name] = _ANY_SIZE_LAYOUT
     if unreadable & {"kv_cache_memory_bytes", "num_blocks", "max_model_len", "max_num_seqs"}:
-        options.pop("num_blocks", None)
-        options["kv_cache_memory_bytes"] = _UNLIMITED_BYTES
-    return options
+        planned.pop("num_blocks", None)
+        planned["kv_cache_memory_bytes"] = _UNLIMITED_BYTES
+    return planned
 
 
 def _raw_options(raw: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
