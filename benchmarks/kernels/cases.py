@@ -1,164 +1,24 @@
-"""The shapes that are measured, kernel by kernel."""
+"""Every case by the name it is chosen by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator
 
-import torch
-
-from benchmarks.kernels import peers
-from benchmarks.kernels.pages import BLOCK, DIM, Work, build
-from benchmarks.kernels.timing import seconds
-from gnomon.engine.attention.rows import RowBatch, Selection, SelectionRule
+from benchmarks.kernels import decode, prefill
+from benchmarks.kernels.layer import layer
+from benchmarks.kernels.measured import Measured
+from benchmarks.kernels.project import project
+from benchmarks.kernels.step import step
 from gnomon.engine.attention.triton.backend import TritonBackend
-from gnomon.engine.cache.pools import build_pools
-from gnomon.engine.layouts.geometry import LayerPages, geometry
-from gnomon.engine.options import CacheFormat
 
-RULE = SelectionRule(16)
-GROUP = 16  # query heads a KV head
-L2_BYTES = 60 << 20
-STAND_IN = "one program a row and head"
-FP4 = (CacheFormat.MXFP4, CacheFormat.NVFP4)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One line of the result.
-
-    Attributes:
-        kernel: what was run.
-        shape: requests x context, heads and rows.
-        layout: cache format of the pages read.
-        time_us: median time of a call.
-        nbytes: bytes the call has to read (or write) at least.
-    """
-
-    kernel: str
-    shape: str
-    layout: str
-    time_us: float
-    nbytes: int
-
-
-def _copies(nbytes: int) -> int:
-    """Data sets to rotate among, so that a call finds none of its data in the L2 cache."""
-    return max(2, min(8, -(-4 * L2_BYTES // nbytes)))
-
-
-def select(backend: TritonBackend) -> Iterator[Measured]:
-    """Selection for decode and verify rows."""
-    shapes = [
-        (32, 131072, 4, 4), (32, 131072, 1, 1), (32, 131072, 4, 1), (1, 1048576, 1, 1),
-        (1, 1048576, 4, 4), (64, 32768, 4, 1), (64, 32768, 4, 4), (8, 524288, 4, 1),
-    ]  # fmt: skip
-    e4m3, bf16 = torch.float8_e4m3fn, torch.bfloat16
-    for requests, context, heads, rows in shapes:
-        shape = f"{requests} x {context:,}, {heads} heads x {rows} rows"
-        runs = [(CacheFormat.BF16, bf16), *((fmt, e4m3) for fmt in FP4)]
-        if requests == 32:
-            runs += [(CacheFormat.FP8, bf16), (CacheFormat.MXFP4, bf16)]
-        for fmt, dtype in runs:
-            page = geometry(fmt, BLOCK, DIM, "index").page_bytes
-            nbytes = requests * (context // BLOCK - 1) * page
-            works = [build(fmt, requests, context, rows, heads, kv=False)
-                     for _ in range(_copies(nbytes))]  # fmt: skip
-            q = torch.randn(requests * rows, heads, DIM, device="cuda").to(dtype)
-            time = seconds([partial(backend.select, w.cache, w.rows, q, RULE) for w in works])
-            name = "select, e4m3 queries" if dtype == e4m3 else "select, bf16 queries"
-            yield Measured(name, shape, fmt.value, time * 1e6, nbytes)
-            if fmt is CacheFormat.BF16:
-                w = works[0]
-                assert w.cache.index is not None
-                raw = w.cache.index.view(bf16).view(-1, BLOCK, DIM)
-                table, count = w.rows.page_table, context // BLOCK - 1
-                peer = partial(peers.row_and_head_select, q, raw, table, rows, count)
-                time = seconds([peer] * 2, 5)
-                yield Measured(STAND_IN, shape, "bf16", time * 1e6, nbytes)
-
-
-def table_width(backend: TritonBackend) -> Iterator[Measured]:
-    """The same batch with page tables for 16 k and for 1 M tokens."""
-    for width in (128, 8192):
-        works = [build(CacheFormat.MXFP4, 32, 16384, 1, 4, kv=False, width=width) for _ in range(8)]
-        q = torch.randn(32, 4, DIM, device="cuda").to(torch.float8_e4m3fn)
-        time = seconds([partial(backend.select, w.cache, w.rows, q, RULE) for w in works])
-        shape = f"32 x 16,384, 4 heads x 1 row, table of {width * BLOCK:,} tokens"
-        yield Measured("select, e4m3 queries", shape, "mxfp4", time * 1e6, 32 * 127 * 8704)
-
-
-def _random_selection(work: Work, heads: int, shared: float) -> Selection:
-    """Lists of 16 distinct pages; rows of a request share this part of theirs."""
-    rows, requests = work.rows.num_rows, work.rows.page_table.shape[0]
-    per = rows // requests
-    own = work.pages - 1
-    order = torch.rand(requests, 1, heads, own, device="cuda").argsort(-1).expand(-1, per, -1, -1)
-    lists = order[..., :15].clone()
-    fresh = round(15 * (1 - shared)) if per > 1 else 0
-    for i in range(per):
-        lists[:, i, :, :fresh] = order[:, i, :, 15 + i * fresh : 15 + (i + 1) * fresh]
-    last = torch.full((requests, per, heads, 1), own, device="cuda")
-    return Selection(torch.cat((lists, last), -1).view(rows, heads, 16).contiguous())
-
-
-def sparse(backend: TritonBackend) -> Iterator[Measured]:
-    """Sparse attention for decode and verify rows."""
-    for requests, context, heads, rows in [(64, 32768, 4, 1), (64, 32768, 4, 8), (32, 32768, 1, 1)]:
-        for fmt in (CacheFormat.BF16, CacheFormat.FP8, *FP4):
-            page = geometry(fmt, BLOCK, DIM, "kv").page_bytes
-            distinct = 16 if rows == 1 else 16 + (rows - 1) * 4
-            nbytes = requests * heads * distinct * 2 * page
-            work = build(fmt, requests, context, rows, heads, kv=True)
-            q = torch.randn(requests * rows, heads * GROUP, DIM, device="cuda").bfloat16()
-            lists = [_random_selection(work, heads, 0.75) for _ in range(_copies(nbytes))]
-            time = seconds([partial(backend.sparse, work.cache, work.rows, q, s) for s in lists])
-            shape = f"{requests} requests, {heads} KV heads x {rows} rows"
-            yield Measured("sparse decode", shape, fmt.value, time * 1e6, nbytes)
-
-
-def write(backend: TritonBackend) -> Iterator[Measured]:
-    """Quantise and scatter K, V and the index key of a prefill chunk and of decode rows."""
-    for tokens in (8192, 64):
-        for fmt in (CacheFormat.BF16, CacheFormat.FP8, *FP4):
-            heads = 4
-            kv, value = geometry(fmt, BLOCK, DIM, "key"), geometry(fmt, BLOCK, DIM, "value")
-            index = geometry(fmt, BLOCK, DIM, "index")
-            cache = build_pools([LayerPages(heads, kv, value, index)], 512, "cuda").layers[0]
-            slots = torch.randperm(512 * BLOCK, device="cuda")[:tokens]
-            if tokens > 64:
-                slots = torch.arange(tokens, device="cuda")
-            rows = [_rows_at((slots + i * 8192) % (512 * BLOCK)) for i in range(4)]
-            k, v = (torch.randn(tokens, heads, DIM, device="cuda").bfloat16() for _ in range(2))
-            ik = torch.randn(tokens, DIM, device="cuda").bfloat16()
-            time = seconds([partial(backend.write, cache, r, k, v, ik) for r in rows])
-            made = tokens * (2 * heads * kv.page_bytes + index.page_bytes) // BLOCK
-            nbytes = k.nbytes + v.nbytes + ik.nbytes + made
-            yield Measured("write", f"{tokens} tokens, 4 KV heads", fmt.value, time * 1e6, nbytes)
-
-
-def _rows_at(slots: torch.Tensor) -> RowBatch:
-    """Rows of one request at given slots."""
-    zero = torch.zeros_like(slots)
-    return RowBatch(slots, slots, zero, zero[:1, None], zero[:1] + len(slots), BLOCK)
-
-
-def dense(backend: TritonBackend) -> Iterator[Measured]:
-    """Dense decode attention, and cuDNN's."""
-    requests, context, heads = 8, 131072, 4
-    for fmt in (CacheFormat.BF16, CacheFormat.MXFP4):
-        nbytes = (
-            requests * heads * context // BLOCK * 2 * geometry(fmt, BLOCK, DIM, "kv").page_bytes
-        )
-        work = build(fmt, requests, context, 1, heads, kv=True)
-        q = torch.randn(requests, heads * GROUP, DIM, device="cuda").bfloat16()
-        time = seconds([partial(backend.dense, work.cache, work.rows, q)], 5)
-        shape = f"{requests} x {context:,}, {heads} KV heads x 1 row"
-        yield Measured("dense decode", shape, fmt.value, time * 1e6, nbytes)
-    k, v = (torch.randn(requests, heads, context, DIM, device="cuda").bfloat16() for _ in range(2))
-    time = seconds([partial(peers.dense_decode, q[:, :, None], k, v)], 5)
-    yield Measured("dense decode, cuDNN", shape, "bf16", time * 1e6, k.nbytes + v.nbytes)
-
-
-CASES = {"select": select, "width": table_width, "sparse": sparse, "write": write, "dense": dense}
+CASES: dict[str, Callable[[TritonBackend], Iterator[Measured]]] = {
+    "select": decode.select,
+    "width": decode.table_width,
+    "sparse": decode.sparse,
+    "dense": decode.dense,
+    "write": project,
+    "prefill-select": prefill.select,
+    "prefill-sparse": prefill.sparse,
+    "step": step,
+    "layer": layer,
+}

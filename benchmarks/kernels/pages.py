@@ -54,23 +54,25 @@ def _fill(pool: torch.Tensor, layout: CacheLayout) -> None:
 
 def build(
     fmt: CacheFormat, requests: int, context: int, rows: int, heads: int, *, kv: bool,
-    width: int | None = None,
+    index: bool | None = None, width: int | None = None,
 ) -> Work:  # fmt: skip
-    """Make pages for index keys alone, or (``kv``) for keys and values alone.
+    """Make pages for index keys alone, or (``kv``) for keys and values alone; ``index``: both.
 
     ``width`` is the page table's, by default what the context needs.
     """
+    index = not kv if index is None else index
     count = -(-context // BLOCK)
     blocks = requests * count
     small = geometry(CacheFormat.FP8, 1, 4, "kv")
     key, value = geometry(fmt, BLOCK, DIM, "key"), geometry(fmt, BLOCK, DIM, "value")
-    index = geometry(fmt, BLOCK, DIM, "index")
-    pages = LayerPages(heads, key, value, None) if kv else LayerPages(heads, small, small, index)
+    if not kv:
+        key = value = small
+    pages = LayerPages(heads, key, value, geometry(fmt, BLOCK, DIM, "index") if index else None)
     cache = build_pools([pages], blocks, "cuda").layers[0]
     if kv:
         _fill(cache.k, cache.k_layout)
         _fill(cache.v, cache.v_layout)
-    elif cache.index is not None and cache.index_layout is not None:
+    if cache.index is not None and cache.index_layout is not None:
         _fill(cache.index, cache.index_layout)
     table = torch.full((requests, max(width or 0, count)), -1, dtype=torch.int64, device="cuda")
     table[:, :count] = torch.randperm(blocks, device="cuda").view(requests, count)

@@ -51,7 +51,7 @@ def row_and_head_select(
     return scores.topk(15, dim=-1).indices
 
 
-def dense_decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """CuDNN's dense attention: q [N, Hq, 1, D] over k and v [N, Hk, C, D]."""
+def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """CuDNN's dense attention: q [N, Hq, R, D] over k and v [N, Hk, C, D]."""
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
