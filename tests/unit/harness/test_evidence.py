@@ -14,7 +14,7 @@ import gnomon.harness.evidence.provenance as provenance
 from gnomon.harness.errors import RunFolderError
 from gnomon.harness.evidence.atomic import canonical_json, write_bytes, write_json
 from gnomon.harness.evidence.folder import RunFolder
-from gnomon.harness.evidence.keys import key_inputs, stable_argv, without_commentary
+from gnomon.harness.evidence.keys import key_inputs, stable_argv, unlabelled, without_commentary
 from gnomon.harness.evidence.manifest import (
     BuildRecord,
     ClientRecord,
@@ -112,8 +112,10 @@ def test_there_is_no_key_before_every_input_is_known() -> None:
 
 
 def test_commentary_is_no_input() -> None:
-    recipe = {"name": "a", "engine": {"name": "g", "flags": {"f": {"value": 1, "why": "so"}}}}
-    assert without_commentary(recipe) == {"engine": {"flags": {"f": {"value": 1}}}}
+    point: dict[str, Any] = {"name": "a", "arm": "b", "id": "b-c1", "blockers": ["unknown"]}
+    point |= {"engine": {"name": "g", "flags": {"f": {"value": 1, "why": "so"}}}}
+    measured = {"engine": {"name": "g", "flags": {"f": {"value": 1}}}}
+    assert without_commentary(unlabelled(point)) == measured
     assert stable_argv(["/x/python", "--port", "80", "-v"]) == ["python", "--port", "*", "-v"]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from gnomon.harness.evals.model import SuiteResult
 from gnomon.harness.evidence.manifest import Manifest
 
-_COMMENTARY = frozenset({"why", "description", "name"})
+_LABELS = frozenset({"id", "name", "arm", "description", "blockers"})
+"""What a point is called, and what was said of it: the same measurement under another name."""
 _PER_RUN_OPTIONS = frozenset({"--port"})
 
 
@@ -32,7 +33,7 @@ def key_inputs(
     if len(suites) < len(manifest.recipe.get("evals") or ()):
         return None
     return {
-        "recipe": without_commentary(manifest.recipe),
+        "recipe": without_commentary(unlabelled(manifest.recipe)),
         "argv": stable_argv(manifest.launch.argv),
         "env": {**manifest.launch.inherited_env, **manifest.launch.env},
         "engine": {"name": info.get("engine"), "version": info.get("version")},
@@ -45,13 +46,18 @@ def key_inputs(
     }
 
 
+def unlabelled(point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point without its own labels; names inside it (of an engine, a router) say what ran."""
+    return {key: value for key, value in point.items() if key not in _LABELS}
+
+
 def without_commentary(recipe: Any) -> Any:
-    """The recipe without the sentences that explain it."""
+    """The recipe without the sentences that explain its flags."""
     if isinstance(recipe, Mapping):
         return {
             key: without_commentary(value)
             for key, value in recipe.items()
-            if not (key in _COMMENTARY and isinstance(value, str))
+            if not (key == "why" and isinstance(value, str))
         }
     if isinstance(recipe, list | tuple):
         return [without_commentary(item) for item in recipe]
