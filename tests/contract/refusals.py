@@ -7,6 +7,7 @@ from typing import Any
 from tests.contract.asking import CHAT, COMPLETIONS, MESSAGES, RESPONSES, USER
 from tests.contract.claude import CLAUDE_REFUSALS
 from tests.contract.features import CALL, WEATHER
+from tests.contract.form_refusals import FORM_REFUSALS
 
 Refusal = tuple[dict[str, Any], str | None, str]
 INVALID, UNKNOWN, MISSING = "invalid_value", "unknown_parameter", "missing_parameter"
@@ -295,9 +296,9 @@ COMPLETIONS_REFUSALS: dict[str, Refusal] = {
 }
 
 REFUSALS: dict[str, dict[str, Refusal]] = {
-    CHAT: CHAT_REFUSALS,
-    RESPONSES: RESPONSES_REFUSALS,
-    COMPLETIONS: COMPLETIONS_REFUSALS,
-    MESSAGES: CLAUDE_REFUSALS,
+    CHAT: CHAT_REFUSALS | FORM_REFUSALS[CHAT],
+    RESPONSES: RESPONSES_REFUSALS | FORM_REFUSALS[RESPONSES],
+    COMPLETIONS: COMPLETIONS_REFUSALS | FORM_REFUSALS[COMPLETIONS],
+    MESSAGES: CLAUDE_REFUSALS | FORM_REFUSALS[MESSAGES],
 }
 CASES = [(path, name) for path, table in REFUSALS.items() for name in table]
