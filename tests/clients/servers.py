@@ -158,6 +158,9 @@ class ScriptedEngine:
         finally:
             (self.finished if done else self.aborted).append(request_id)
 
+    async def flush_cache(self, *, host: bool = False) -> EngineStats:
+        return await self.stats()
+
     async def stats(self) -> EngineStats:
         return EngineStats(
             running=0, waiting=0, blocks_total=1, blocks_used=0, blocks_cached=0,

@@ -72,7 +72,8 @@ FLAGS = (
         "Memory of the cache pools of a rank; if left out 512 MiB on a CPU, what is left on a GPU.",
     ),
     Flag("num_blocks", int, "Blocks of the cache; what the memory allows if left out."),
-    Flag("host_cache_bytes", int, "Host memory for evicted pages; 0 keeps none.", "0"),
+    Flag("host_cache_bytes", int, "Host memory that keeps pages too; 0 keeps none.", "0"),
+    Flag("host_cache_mode", str, "Save pages once full (eager) or on eviction (lazy).", "eager"),
     Flag("gpu_memory_utilization", float, "Part of a GPU's memory that may be used.", "0.9"),
     Flag(
         "allow_shared_gpu",

@@ -119,7 +119,7 @@ def serve(
     ] = None,
     log_format: Annotated[str, typer.Option(help="Format of the log: text or json.")] = "text",
     debug_state: Annotated[
-        bool, typer.Option("--debug-state", help="Serve /debug/state: queue, blocks, requests.")
+        bool, typer.Option("--debug-state", help="Serve /debug/state and /debug/cache/flush.")
     ] = False,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; exit 2 if refused, 1 if the engine dies."""

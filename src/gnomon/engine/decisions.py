@@ -78,9 +78,8 @@ DECISIONS: tuple[Decision, ...] = (
     ),
     Decision(
         "4-bit K and V with pages in host memory",
-        "refused",
-        "This version's server has no host tier, for any cache; a plan prices one.",
-        "host-cache",
+        "runs",
+        "The host tier moves pages as opaque bytes, scales and index key included.",
     ),
     Decision(
         "4-bit K and V handed to another server (prefill and decode apart)",

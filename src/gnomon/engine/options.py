@@ -29,6 +29,13 @@ class WeightFormat(StrEnum):
     NVFP4 = "nvfp4"
 
 
+class HostCacheMode(StrEnum):
+    """When blocks are saved to host memory (see :mod:`gnomon.engine.cache.host_tier`)."""
+
+    EAGER = "eager"  # once they are full
+    LAZY = "lazy"  # once they are evicted
+
+
 class LoadFormat(StrEnum):
     """Where weights come from: the checkpoint's files, or random numbers of the same shapes."""
 
@@ -91,7 +98,8 @@ class EngineOptions(BaseModel):
     enable_prefix_caching: bool = True
     kv_cache_memory_bytes: int | None = Field(default=None, ge=1)  # None: see memory.py
     num_blocks: int | None = Field(default=None, ge=1)  # overrides kv_cache_memory_bytes
-    host_cache_bytes: int = Field(default=0, ge=0)  # tier of evicted pages in host memory
+    host_cache_bytes: int = Field(default=0, ge=0)  # pages kept in host memory; 0 keeps none
+    host_cache_mode: HostCacheMode = HostCacheMode.EAGER
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     allow_shared_gpu: bool = False
     tensor_parallel_size: int = Field(default=1, ge=1)

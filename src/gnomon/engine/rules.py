@@ -89,11 +89,12 @@ def _device_memory(f: Facts) -> str | None:
     plan, device = f.plan, f.device
     needed = plan.fixed_bytes + plan.pool_bytes
     if device.kind == "cpu":
-        if needed <= device.memory_bytes:
+        if needed + plan.host_bytes <= device.memory_bytes:
             return None
+        host = f", and a host tier of {plan.host_bytes:,} bytes" if plan.host_bytes else ""
         return (
-            f"Weights of {plan.weight_bytes:,} bytes and cache pools of {plan.pool_bytes:,} bytes "
-            f"do not fit the {device.memory_bytes:,} bytes of {device.name}."
+            f"Weights of {plan.weight_bytes:,} bytes and cache pools of {plan.pool_bytes:,} bytes"
+            f"{host} do not fit the {device.memory_bytes:,} bytes of {device.name}."
         )
     short = [budget for budget in plan.budgets if needed > budget.usable_bytes]
     if not short:
@@ -169,12 +170,16 @@ def _context_parallel(f: Facts) -> str | None:
 
 
 def _host_cache(f: Facts) -> str | None:
-    if not f.options.host_cache_bytes or f.device.described:
+    asked, plan = f.options.host_cache_bytes, f.plan
+    if not asked or plan.layout_problems:
         return None
-    return (
-        f"--host-cache-bytes is {f.options.host_cache_bytes:,}, but this version's server keeps no "
-        "pages in host memory."
-    )
+    found = []
+    if not f.options.enable_prefix_caching:
+        found.append("prefix caching is off, so no page would ever be found again")
+    if not plan.host_blocks:
+        block = plan.block_bytes * plan.ranks
+        found.append(f"a block takes {block:,} bytes of host memory")
+    return f"--host-cache-bytes is {asked:,}, but {'; '.join(found)}." if found else None
 
 
 def _budget_of_requests(f: Facts) -> str | None:
@@ -283,8 +288,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "host-cache",
-        "a host-memory tier on a server",
-        "Leave --host-cache-bytes out; `gnomon plan` prices it for a described machine.",
+        "a host tier too small for a block, or without prefix caching",
+        "Raise --host-cache-bytes, leave prefix caching on, or leave the tier out.",
         _host_cache,
     ),
     Rule(

@@ -105,7 +105,16 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {"decode_context_parallel_size": 2, "sequence_parallel_size": 4},
         "--decode-context-parallel-size 2, --sequence-parallel-size 4: a rank holds whole",
     ),
-    ("host-cache", {"host_cache_bytes": 1 << 30}, "--host-cache-bytes is 1,073,741,824, but this"),
+    (
+        "host-cache",
+        {"host_cache_bytes": 1000, "enable_prefix_caching": False},
+        "is 1,000, but prefix caching is off, .*; a block takes 327,680 bytes of host memory",
+    ),
+    (
+        "device-memory",
+        {"host_cache_bytes": 1 << 33},
+        "and a host tier of 8,589,934,592 bytes do not fit the 8,589,934,592 bytes",
+    ),
     (
         "budget-below-requests",
         {"max_num_batched_tokens": 200, "max_num_seqs": 201, "max_model_len": 900},
@@ -163,6 +172,7 @@ def test_a_broken_rule_is_refused_alone_and_with_its_numbers(
         {"device": gpu()},
         {"device": H200S, "tensor_parallel_size": 2},
         {"device": H200S, "host_cache_bytes": 1 << 30},
+        {"host_cache_bytes": 1 << 20, "kv_cache_dtype": "nvfp4"},
     ],
 )
 def test_what_just_holds_is_accepted(options: dict[str, Any]) -> None:

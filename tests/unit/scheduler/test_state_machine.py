@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from gnomon.engine.cache.host_tier import HostTier, Mode
 from gnomon.engine.cache.manager import BlockManager
 from gnomon.engine.cache.prefix import PrefixEntry, PrefixIndex
 from gnomon.engine.scheduler.config import SchedulerConfig
@@ -60,6 +61,22 @@ class ToyRunner:
 
     block_size: int
     store: dict[tuple[int, int], int] = field(default_factory=dict)
+    host: dict[int, list[int]] = field(default_factory=dict)
+
+    def move(self, tier: HostTier | None) -> None:
+        """Run the host tier's transfers, as an engine does before and after a forward."""
+        if tier is None:
+            return
+        transfers = tier.take()
+        for transfer in transfers:
+            places = [(transfer.block, offset) for offset in range(self.block_size)]
+            if transfer.load:
+                self.store |= dict(zip(places, self.host[transfer.slot], strict=True))
+            else:
+                self.host[transfer.slot] = [self.store[place] for place in places]
+        tier.done(transfers)
+        tier.check()
+        assert tier.num_pinned == 0
 
     def run(self, step: Step) -> dict[str, int]:
         for chunk in step.chunks:  # every row writes before any row reads, as in a forward
@@ -110,6 +127,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         extra_budget=st.integers(0, 9),
         prefix_caching=st.booleans(),
         colliding=st.booleans(),
+        slots=st.integers(0, 12),
+        mode=st.sampled_from(["eager", "lazy"]),
     )
     def start(
         self,
@@ -119,8 +138,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         extra_budget: int,
         prefix_caching: bool,
         colliding: bool,
+        slots: int,
+        mode: Mode,
     ) -> None:
         self.runner = ToyRunner(block_size)
+        self.tier = HostTier(slots, mode) if slots else None
         self.scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=max_num_seqs,
@@ -128,10 +150,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 max_model_len=num_blocks * block_size + 1,
                 eos_token_ids=frozenset({EOS}),
             ),
-            BlockManager(num_blocks, block_size, "toy", prefix_caching),
+            BlockManager(num_blocks, block_size, "toy", prefix_caching, self.tier),
         )
         if colliding:
-            self.scheduler.blocks.index = CollidingIndex("toy")
+            self.scheduler.blocks.index = CollidingIndex("toy", digests=self.tier is not None)
         self.requests: dict[str, Request] = {}
         self.in_flight: Step | None = None
 
@@ -157,6 +179,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def schedule(self) -> None:
         self.in_flight = step = self.scheduler.schedule()
+        self.runner.move(self.tier)
         assert step.chunks, "there is work, so something must run"
         assert step.num_tokens <= self.scheduler.config.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.scheduler.config.max_num_seqs
@@ -178,6 +201,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             Step(tuple(c for c in self.in_flight.chunks if c.request.block_ids))
         )
         self.scheduler.commit(self.in_flight, sampled)
+        self.runner.move(self.tier)
         self.in_flight = None
 
     @precondition(lambda self: self.requests)
@@ -187,6 +211,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         was_live = request.state is not RequestState.FINISHED
         assert self.scheduler.abort(request.id) is was_live
         assert not request.block_ids
+
+    @rule(host=st.booleans())
+    def flush(self, host: bool) -> None:
+        if self.in_flight is None:
+            self.scheduler.blocks.flush(host=host)
+            self.runner.move(self.tier)
+            assert self.scheduler.blocks.pool.num_cached == 0
 
     @invariant()
     def blocks_are_whole(self) -> None:

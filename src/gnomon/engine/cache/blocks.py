@@ -76,6 +76,13 @@ class BlockPool:
         else:
             self._free.append(block)
 
+    def flush(self) -> list[int]:
+        """Free every cached block; returns them, least recently used first."""
+        flushed = list(self._cached)
+        self._cached.clear()
+        self._free.extend(flushed)
+        return flushed
+
     def check(self) -> None:
         """Verify that every block is in exactly one state (tests and debugging)."""
         free, cached = set(self._free), set(self._cached)

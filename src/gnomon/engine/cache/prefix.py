@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ class PrefixEntry:
         parent: entry of the block before it; None for a first block.
         tokens: the block's token ids as little-endian int64 bytes, compared on every hit.
         block: the block that holds their K, V and index keys.
+        digest: SHA-256 name of the content, chained like ``key``; empty unless the index makes
+            digests.
     """
 
     key: int
     parent: PrefixEntry | None
     tokens: bytes
     block: int
+    digest: bytes = b""
 
 
 def pack(tokens: Sequence[int]) -> bytes:
@@ -41,10 +45,13 @@ class PrefixIndex:
     Args:
         salt: identity of the model and of the cache layouts; two engines share keys only if their
             salts agree.
+        digests: give entries digests, by which content is known outside this index.
     """
 
-    def __init__(self, salt: str) -> None:
+    def __init__(self, salt: str, *, digests: bool = False) -> None:
         self._root = xxhash.xxh3_64_intdigest(salt.encode())
+        self._digests = digests
+        self._digest_root = hashlib.sha256(salt.encode()).digest()
         self._entries: dict[int, PrefixEntry] = {}
         self._by_block: dict[int, PrefixEntry] = {}
 
@@ -68,15 +75,22 @@ class PrefixIndex:
         key = self._key(parent, tokens)
         if key in self._entries:
             return self.find(parent, tokens)
-        entry = PrefixEntry(key=key, parent=parent, tokens=tokens, block=block)
+        before = None if parent is None else parent.digest
+        digest = self.digest(before, tokens) if self._digests else b""
+        entry = PrefixEntry(key=key, parent=parent, tokens=tokens, block=block, digest=digest)
         self._entries[key] = entry
         self._by_block[block] = entry
         return entry
 
-    def forget(self, block: int) -> None:
-        """Remove a block whose content is about to be overwritten."""
+    def digest(self, before: bytes | None, tokens: bytes) -> bytes:
+        """Name of a block's content: SHA-256 over the name of what is before it and its tokens."""
+        return hashlib.sha256((before or self._digest_root) + tokens).digest()
+
+    def forget(self, block: int) -> PrefixEntry:
+        """Remove a block whose content is about to be overwritten; returns what it was."""
         entry = self._by_block.pop(block)
         del self._entries[entry.key]
+        return entry
 
     def holds(self, block: int) -> bool:
         """Whether the block is published."""

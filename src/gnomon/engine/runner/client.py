@@ -36,6 +36,7 @@ from gnomon.engine.runner.messages import (
     CoreFailed,
     EngineFacts,
     EngineStats,
+    FlushCache,
     Rejected,
     Shutdown,
     StatsRequest,
@@ -219,10 +220,29 @@ class EngineClient:
             EngineDead: the core is gone.
             EngineStalled: the core hangs.
         """
+        return await self._ask(StatsRequest())
+
+    async def flush_cache(self, *, host: bool = False) -> EngineStats:
+        """Forget every block that no request holds.
+
+        Args:
+            host: forget what host memory holds too.
+
+        Returns:
+            Counters and gauges of right after.
+
+        Raises:
+            EngineDead: the core is gone.
+            EngineStalled: the core hangs.
+        """
+        return await self._ask(FlushCache(host))
+
+    async def _ask(self, command: StatsRequest | FlushCache) -> EngineStats:
+        """Send a command that statistics answer; the core answers in order."""
         self._refuse_if_dead()
         answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
         self._stats.append(answer)
-        self._send(StatsRequest())
+        self._send(command)
         return await answer
 
     async def shutdown(self, timeout_s: float = 10.0) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnomon.engine.attention.reference.backend import ReferenceBackend
+from gnomon.engine.cache.host_pages import HostPages, TransferTotals
+from gnomon.engine.cache.host_tier import HostTier
 from gnomon.engine.cache.manager import BlockManager
 from gnomon.engine.cache.pools import build_pools
 from gnomon.engine.errors import AdmissionError, EngineError
@@ -17,10 +19,10 @@ from gnomon.engine.options import EngineOptions, LoadFormat
 from gnomon.engine.out_of_memory import memory_told
 from gnomon.engine.runner.constraints import Constraints
 from gnomon.engine.runner.facts import cache_salt, gather_facts
-from gnomon.engine.runner.logprobs import Logprobs
 from gnomon.engine.runner.messages import EngineFacts, EngineStats, TokenOutput
 from gnomon.engine.runner.queue_clock import QueueClock
 from gnomon.engine.runner.runner import ModelRunner, StepResult
+from gnomon.engine.runner.scored import Logprobs
 from gnomon.engine.scheduler.config import SchedulerConfig
 from gnomon.engine.scheduler.request import Request, SamplingParams
 from gnomon.engine.scheduler.scheduler import Scheduler
@@ -32,9 +34,18 @@ class EngineCore:
     """Requests in, tokens out, one step at a time. Single-threaded and deterministic."""
 
     def __init__(
-        self, startup: Startup, runner: ModelRunner, facts: EngineFacts, compiler: GrammarCompiler
+        self,
+        startup: Startup,
+        runner: ModelRunner,
+        facts: EngineFacts,
+        compiler: GrammarCompiler,
+        host: HostPages | None = None,
     ) -> None:
         options = startup.options
+        self.host = host
+        self.tier = None
+        if host is not None:
+            self.tier = HostTier(host.num_slots, options.host_cache_mode.value)
         self.facts = facts
         self.runner = runner
         self._vocab_size = startup.config.vocab_size
@@ -50,6 +61,7 @@ class EngineCore:
                 startup.config.block_size,
                 salt=cache_salt(facts, runner.pools),
                 enable_prefix_caching=options.enable_prefix_caching,
+                tier=self.tier,
             ),
         )
         self.constraints = Constraints(compiler, startup.config.eos_token_ids)
@@ -78,6 +90,7 @@ class EngineCore:
             model = load_model(path, config, options)
         with memory_told("allocating the caches", plan, device):
             pools = build_pools(layer_pages(config, options), plan.num_blocks, device.kind)
+            host = HostPages(pools, plan.host_blocks) if plan.host_blocks else None
         backend = ReferenceBackend()
         runner = ModelRunner(
             model, pools, backend, config.block_size, options.seed, config.eos_token_ids
@@ -92,10 +105,11 @@ class EngineCore:
             max_model_len=startup.plan.max_model_len,
             fingerprint=fingerprint(path, weights=options.load_format is not LoadFormat.DUMMY),
             weights=weight_summary(config, model.weights, options.load_format),
+            host=host,
             compute_dtype=str(model.dtype).removeprefix("torch."),
             backend=backend.name,
         )
-        return cls(startup, runner, facts, compiler)
+        return cls(startup, runner, facts, compiler, host)
 
     @property
     def has_work(self) -> bool:
@@ -177,6 +191,7 @@ class EngineCore:
     def step(self) -> tuple[TokenOutput, ...]:
         """Run one step; returns the requests that gained a token."""
         step = self.scheduler.schedule()
+        self._move_pages()
         if not step.chunks:
             return ()
         self._queue.begin(chunk.request.id for chunk in step.chunks)
@@ -186,6 +201,7 @@ class EngineCore:
         outputs = tuple(
             self._output(gained, result) for gained in self.scheduler.commit(step, result.tokens)
         )
+        self._move_pages()
         for output in outputs:
             if output.finish_reason is not None:
                 self.constraints.forget(output.id)
@@ -213,10 +229,30 @@ class EngineCore:
             prompt_logprobs=tuple(self._prompt_scores.pop(request.id, ())),
         )
 
+    def flush_cache(self, *, host: bool = False) -> int:
+        """Forget every block that no request holds; returns how many.
+
+        With a host tier their content is kept there, unless ``host`` forgets that too.
+        """
+        flushed = self.scheduler.blocks.flush(host=host)
+        self._move_pages()
+        return flushed
+
+    def _move_pages(self) -> None:
+        """Run the host tier's transfers; pins are released also if one fails."""
+        if self.tier is None or self.host is None:
+            return
+        transfers = self.tier.take()
+        try:
+            self.host.run(transfers)
+        finally:
+            self.tier.done(transfers)
+
     def stats(self) -> EngineStats:
         """Counters since start and gauges now."""
         scheduler, pool = self.scheduler, self.scheduler.blocks.pool
         counters = scheduler.counters
+        moved = TransferTotals() if self.host is None else self.host.totals
         return EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -230,4 +266,17 @@ class EngineCore:
             prompt_tokens_total=counters.prompt_tokens,
             generation_tokens_total=counters.generation_tokens,
             sanitised_values_total=self.runner.sanitised_values(),
+            host_blocks_total=0 if self.tier is None else self.tier.num_slots,
+            host_blocks_used=0 if self.tier is None else self.tier.num_used,
+            host_loaded_tokens_total=self._loaded_tokens(),
+            host_evictions_total=0 if self.tier is None else self.tier.counters.evicted,
+            host_saved_bytes_total=moved.saved_bytes,
+            host_loaded_bytes_total=moved.loaded_bytes,
+            host_save_seconds_total=moved.save_s,
+            host_load_seconds_total=moved.load_s,
         )
+
+    def _loaded_tokens(self) -> int:
+        """Tokens whose K, V and index keys came back from host memory."""
+        blocks = 0 if self.tier is None else self.tier.counters.loaded
+        return blocks * self.scheduler.blocks.block_size

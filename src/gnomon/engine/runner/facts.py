@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
+from gnomon.engine.cache.host_pages import HostPages
 from gnomon.engine.cache.pools import PagePools
 from gnomon.engine.device import DeviceFacts
 from gnomon.engine.layouts.geometry import PageGeometry
@@ -22,6 +23,7 @@ def gather_facts(
     max_model_len: int,
     fingerprint: str,
     weights: dict[str, str],
+    host: HostPages | None,
     compute_dtype: str,
     backend: str,
 ) -> EngineFacts:
@@ -31,6 +33,8 @@ def gather_facts(
         model=options.model,
         model_fingerprint=fingerprint,
         weights=weights,
+        host_cache_bytes=0 if host is None else host.nbytes,
+        host_cache_mode="none" if host is None else options.host_cache_mode.value,
         architecture=config.architecture,
         compute_dtype=compute_dtype,
         device=f"{device.kind} ({device.name})",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gnomon.engine.errors import Refusal
-from gnomon.engine.runner.logprobs import Logprobs
+from gnomon.engine.runner.scored import Logprobs
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 
 
@@ -31,11 +31,20 @@ class StatsRequest(msgspec.Struct, tag="stats", frozen=True):
     """Ask for an :class:`EngineStats` now."""
 
 
+class FlushCache(msgspec.Struct, tag="flush", frozen=True):
+    """Forget every block that no request holds; the answer is an :class:`EngineStats` from after.
+
+    ``host`` forgets what host memory holds too.
+    """
+
+    host: bool = False
+
+
 class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
     """Abort everything and exit."""
 
 
-CoreCommand = AddRequest | AbortRequest | StatsRequest | Shutdown
+CoreCommand = AddRequest | AbortRequest | StatsRequest | FlushCache | Shutdown
 
 
 class EngineFacts(msgspec.Struct, tag="facts", frozen=True, kw_only=True):
@@ -62,6 +71,8 @@ class EngineFacts(msgspec.Struct, tag="facts", frozen=True, kw_only=True):
     seed: int
     speculation: str = "none"
     weights: dict[str, str] = {}  # group of matrices -> formats they are held in
+    host_cache_bytes: int = 0  # memory taken, in whole blocks
+    host_cache_mode: str = "none"
 
 
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +128,14 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     prompt_tokens_total: int
     generation_tokens_total: int
     sanitised_values_total: int  # non-finite cache inputs replaced by the largest code
+    host_blocks_total: int = 0  # blocks that fit in host memory
+    host_blocks_used: int = 0
+    host_loaded_tokens_total: int = 0  # tokens whose cache came back from host memory
+    host_evictions_total: int = 0  # blocks that host memory gave up for others
+    host_saved_bytes_total: int = 0
+    host_loaded_bytes_total: int = 0
+    host_save_seconds_total: float = 0.0
+    host_load_seconds_total: float = 0.0
 
 
 class CoreFailed(msgspec.Struct, tag="failed", frozen=True):

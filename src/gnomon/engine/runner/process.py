@@ -29,6 +29,7 @@ from gnomon.engine.runner.messages import (
     CoreCommand,
     CoreEvent,
     CoreFailed,
+    FlushCache,
     Rejected,
     Shutdown,
     StatsRequest,
@@ -89,7 +90,9 @@ def serve(core: EngineCore, link: Link, pulse: Pulse) -> None:
                 link.send(StepOutput(outputs))
 
 
-def _obey(core: EngineCore, link: Link, command: AddRequest | AbortRequest | StatsRequest) -> None:
+def _obey(
+    core: EngineCore, link: Link, command: AddRequest | AbortRequest | StatsRequest | FlushCache
+) -> None:
     match command:
         case AddRequest():
             try:
@@ -99,6 +102,9 @@ def _obey(core: EngineCore, link: Link, command: AddRequest | AbortRequest | Sta
         case AbortRequest():
             core.abort(command.id)
         case StatsRequest():
+            link.send(core.stats())
+        case FlushCache():
+            core.flush_cache(host=command.host)
             link.send(core.stats())
 
 

@@ -13,7 +13,7 @@ import gnomon
 from gnomon.engine.serve.auth import ApiKey
 from gnomon.engine.serve.errors import ApiError, bad_request
 from gnomon.engine.serve.gate import Gatekeeper
-from gnomon.engine.serve.handlers import meta, stored_responses, tokens
+from gnomon.engine.serve.handlers import cache, meta, stored_responses, tokens
 from gnomon.engine.serve.handlers.chat import chat_completions
 from gnomon.engine.serve.handlers.completions import completions
 from gnomon.engine.serve.handlers.messages import count_tokens, messages
@@ -139,6 +139,10 @@ def _add_meta(app: FastAPI, served: Served) -> None:
         @app.get("/debug/state")
         async def _state() -> Response:
             return await meta.debug_state(served)
+
+        @app.post("/debug/cache/flush")
+        async def _flush(host: bool = False) -> Response:
+            return await cache.flush(served, host=host)
 
     @app.get("/metrics")
     async def _metrics() -> Response:

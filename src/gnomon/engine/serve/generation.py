@@ -57,6 +57,10 @@ class Engine(Protocol):
         """The new tokens of each step; closing the iterator early aborts the request."""
         ...
 
+    async def flush_cache(self, *, host: bool = False) -> EngineStats:
+        """Forget every block that no request holds, and with ``host`` the host's copies too."""
+        ...
+
     async def stats(self) -> EngineStats:
         """Counters and gauges now."""
         ...

@@ -133,6 +133,7 @@ class _StatsCollector(Collector):
                 stats.sanitised_values_total,
                 "Non-finite cache inputs replaced by the largest code.",
             ),
+            **_host_counters(stats),
         }
         for name, (value, text) in counters.items():
             yield CounterMetricFamily(f"gnomon:{name}", text, value)
@@ -150,3 +151,28 @@ class _StatsCollector(Collector):
         free = stats.blocks_total - stats.blocks_used - stats.blocks_cached
         blocks.add_metric(["free"], free)
         yield blocks
+        host = GaugeMetricFamily("gnomon:host_cache_blocks", "Host blocks.", labels=["state"])
+        host.add_metric(["used"], stats.host_blocks_used)
+        host.add_metric(["free"], stats.host_blocks_total - stats.host_blocks_used)
+        yield host
+
+
+def _host_counters(stats: EngineStats) -> dict[str, tuple[float, str]]:
+    """Counters of the host tier; all zero without one."""
+    return {
+        "host_cache_loaded_tokens": (
+            stats.host_loaded_tokens_total,
+            "Tokens whose cache came back from host memory.",
+        ),
+        "host_cache_evictions": (
+            stats.host_evictions_total,
+            "Blocks that host memory gave up for others.",
+        ),
+        "host_cache_saved_bytes": (stats.host_saved_bytes_total, "Bytes saved to host memory."),
+        "host_cache_loaded_bytes": (
+            stats.host_loaded_bytes_total,
+            "Bytes loaded from host memory.",
+        ),
+        "host_cache_save_seconds": (stats.host_save_seconds_total, "Seconds spent saving."),
+        "host_cache_load_seconds": (stats.host_load_seconds_total, "Seconds spent loading."),
+    }
