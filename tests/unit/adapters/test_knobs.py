@@ -163,6 +163,13 @@ def test_atom_refuses_what_its_4_bit_pages_cannot_do(
     assert argument(point, "--kv_cache_dtype") == "fp4"
 
 
+def test_our_engine_gets_the_budget_in_bytes(make: Make) -> None:
+    tier = {"backend": "native", "dram_share": 0.5, "why": "the engine's own tier"}
+    point = make(engine={"name": "gnomon"}, offload=tier, dram_bytes=8 * GB, topology={"tp": 1})
+    assert argument(point, "--host-cache-bytes") == str(8 * GB)
+    assert argument(make(engine={"name": "gnomon"}, offload="none"), "--host-cache-bytes") is None
+
+
 def test_the_reasoning_parser_is_left_out_for_a_client_that_would_lose_the_thoughts(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

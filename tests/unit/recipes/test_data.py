@@ -88,6 +88,13 @@ def test_expert_and_decode_context_parallelism_add_no_accelerators() -> None:
     assert Topology(tp=2, pp=2, pcp=2).gpus == 8
 
 
+def test_a_server_without_accelerators_shares_with_nobody() -> None:
+    laptop = HardwareSpec(name="cpu", vendor="none", gpus_per_node=0, host_dram_mib=16_384)
+    assert dram_budget(laptop, Topology(tp=1), 0.5) == 8 * GB  # half of 17.18 GB, rounded down
+    with pytest.raises(ValueError, match="host memory of cpu is not known"):
+        dram_budget(hardware("cpu"), Topology(tp=1), 0.5)
+
+
 def workers(tp: int) -> Topology:
     half = {"workers": 2, "tp": tp}
     return Topology.model_validate({"prefill": half, "decode": half, "transfer": "nixl"})

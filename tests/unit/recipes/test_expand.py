@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from tests.unit.recipes.conftest import RECIPES, tree_of
 
-from gnomon.harness.recipes.expand import Expansion, Selection, explain
+from gnomon.harness.recipes.expand import Expansion, Selection, expand, explain
+from gnomon.harness.recipes.merge import merge, spread_arms
 from gnomon.harness.recipes.point import identity, serving_identity
+from gnomon.harness.recipes.schema import Recipe
 
 Expand = Callable[..., Expansion]
 
@@ -119,6 +122,23 @@ def test_a_range_multiplies_and_ends_at_its_end(expanded: Expand) -> None:
     arm = {"name": "tp8", "topology": {"tp": 8}, "concurrency": {"start": 3, "end": 20}}
     expansion = expanded({"arms": [arm]})
     assert [planned.point.concurrency for planned in expansion.points] == [3, 6, 12, 20]
+
+
+def test_prompts_of_fixed_length_must_fit_the_server(expanded: Expand) -> None:
+    scenario = {"kind": "fixed_length", "input_tokens": 8192, "output_tokens": 1024}
+    tree = tree_of("minimax-m3-h100-vllm-2423")
+
+    def with_limit(tokens: int) -> Recipe:
+        limits = {"max_model_len": {"value": tokens, "why": "prompt, answer and template"}}
+        whole = merge({**tree, "scenario": scenario}, {"limits": limits})
+        return Recipe.model_validate(spread_arms(whole)[0])
+
+    with pytest.raises(ValidationError, match="cannot hold the scenario's longest request"):
+        with_limit(8192 + 1024)
+    points = expand(with_limit(8192 + 1024 + 256)).points
+    assert {p.point.scenario.kind for p in points} == {"fixed_length"}  # type: ignore[union-attr]
+    assert points[0].memory.need is not None
+    assert points[0].memory.need.longest_tokens == 9472
 
 
 # Evaluations.

@@ -46,6 +46,8 @@ PLANNED_AT = {
 
 def recipe_path(option: str) -> str | None:
     """Where a recipe says an option of ``gnomon serve``; None if it cannot."""
+    if option == "host_cache_bytes":
+        return "offload.dram_share"
     if option in PLANNED_AT:
         return f"{PLANNED_AT[option]}.value"
     return f"engine.flags.{option}.value" if option in GnomonFlags.model_fields else None
@@ -86,7 +88,7 @@ class GnomonAdapter:
             *(sys.executable, "-m", "gnomon", "serve", point.model.path),
             *("--host", address.host, "--port", str(address.port)),
             *("--served-model-name", address.model),
-            *render_flags(options(point, point.concurrency)),
+            *render_flags(options(point)),
         )
         return Command(argv, environment(point.engine, {"PYTHONUNBUFFERED": "1"}))
 
@@ -97,7 +99,7 @@ class GnomonAdapter:
 
     def settings(self, point: Point, plan: Mapping[str, Any]) -> tuple[Setting, ...]:
         """Everything the recipe sets, plus what follows from it and from the plan."""
-        flags = options(point, point.concurrency)
+        flags = options(point)
         asked: dict[str, FlagValue] = {
             name: value for name, value in flags.items() if name in _ATTESTED
         }
@@ -135,17 +137,13 @@ class GnomonAdapter:
             problems.append(
                 Problem("speculation", "the gnomon engine has no drafts yet.", "Set it to none.")
             )
-        if point.tier is not None:
-            problems.append(
-                Problem("offload", "the gnomon engine has no second tier yet.", "Set it to none.")
-            )
         return tuple(problems)
 
 
-def options(serving: Serving, concurrency: int) -> dict[str, FlagValue]:
-    """Options of ``gnomon serve`` that a serving stands for, in the order of its help."""
-    kv, limits = serving.kv, serving.limits
-    flags = set_flags(serving.engine.settings)
+def options(point: Point) -> dict[str, FlagValue]:
+    """Options of ``gnomon serve`` that a point stands for, in the order of its help."""
+    kv, limits = point.kv, point.limits
+    flags = set_flags(point.engine.settings)
     planned = present(
         {
             "kv_cache_dtype": kv.layout and kv.layout.value,
@@ -153,12 +151,13 @@ def options(serving: Serving, concurrency: int) -> dict[str, FlagValue]:
             "dtype": flags.pop("dtype", None),
             "block_size": kv.block_size and kv.block_size.value,
             "max_model_len": limits.max_model_len and limits.max_model_len.value,
-            "max_num_seqs": serving.sequences(concurrency),
+            "max_num_seqs": point.sequences(point.concurrency),
             "max_num_batched_tokens": limits.max_num_batched_tokens
             and limits.max_num_batched_tokens.value,
         }
     )
     caching = kv.prefix_caching
     after = {} if caching is None else {"enable_prefix_caching": caching.value}
+    tier = {} if point.tier is None else {"host_cache_bytes": point.dram_bytes}
     seed = present({"seed": flags.pop("seed", None)})
-    return {**planned, **flags, **after, **seed}
+    return {**planned, **flags, **tier, **after, **seed}

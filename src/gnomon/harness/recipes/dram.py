@@ -22,22 +22,23 @@ def dram_budget(hardware: HardwareSpec, topology: Topology, share: float) -> int
     Args:
         hardware: the server.
         topology: of the deployment; of a disaggregated one the prefill workers hold the tier.
-        share: fraction of the fair share, above 0 and at most 1.
+        share: fraction of the fair share, above 0 and at most 1. A server without accelerators has
+            nobody to share with.
 
     Raises:
         ValueError: the server's memory is not known, or the accelerators do not fit its nodes;
             the sentence says what to change.
     """
-    if hardware.gpus_per_node == 0 or hardware.host_dram_mib == 0:
+    if hardware.host_dram_mib == 0:
         raise ValueError(
-            f"the host memory of {hardware.name} is not known; set hardware.host_dram_mib and "
-            "hardware.gpus_per_node"
+            f"the host memory of {hardware.name} is not known; set hardware.host_dram_mib"
         )
-    used = gpus_on_a_node(hardware, topology)
+    node = hardware.gpus_per_node
+    used = gpus_on_a_node(hardware, topology) if node else 1
     counted = hardware.host_dram_mib
     if hardware.dram_capped:
         counted = min(counted, CAP_MIB)
-    exact = Decimal(counted) * MIB * Decimal(str(share)) * used / hardware.gpus_per_node
+    exact = Decimal(counted) * MIB * Decimal(str(share)) * used / max(1, node)
     return int((exact / GB).to_integral_value(ROUND_FLOOR)) * GB
 
 

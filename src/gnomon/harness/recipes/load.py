@@ -202,7 +202,7 @@ def _plan(
     if adapter is None or not adapter.starts_here or not isinstance(path, str) or not path:
         return adapter, None
     deadlines = _part(Deadlines, tree.get("deadlines", {})) or Deadlines()
-    flags = plannable(raw) if point is None else options(point, point.concurrency)
+    flags = plannable(raw) if point is None else options(point)
     return adapter, check_plan(adapter, path, flags, deadlines.plan_s, cancel)
 
 
