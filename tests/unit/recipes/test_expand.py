@@ -65,6 +65,15 @@ def test_words_change_no_id_and_every_other_change_does(expanded: Expand) -> Non
     assert not set(ids(other)) & set(ids(expanded()))
 
 
+def test_every_key_of_a_flag_s_value_counts(expanded: Expand) -> None:
+    def with_config(config: dict[str, Any]) -> list[str]:
+        flag = {"compilation_config": {"value": config, "why": "as the question asks"}}
+        return ids(expanded({"engine": {"flags": flag}}))
+
+    assert with_config({"cache": 1}) != with_config({"cache": 2})
+    assert with_config({"why": "a"}) != with_config({"why": "b"})
+
+
 def test_a_corrected_golden_length_is_another_measurement(expanded: Expand) -> None:
     point = expanded().points[0].point
     assert point.forced is not None

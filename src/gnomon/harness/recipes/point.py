@@ -110,7 +110,12 @@ def serving_identity(point: Point) -> str:
 
 
 def _measured(data: Any) -> Any:
-    """Data without sentences, and without what only the memory plan reads."""
+    """Data without sentences, and without what only the memory plan reads.
+
+    A flag's value is kept whole, whatever its keys are called.
+    """
+    if isinstance(data, Mapping) and data.keys() == {"value", "why"}:
+        return {"value": data["value"]}
     if isinstance(data, Mapping):
         ignored = _COMMENTARY | _PRICES
         return {key: _measured(value) for key, value in data.items() if key not in ignored}
