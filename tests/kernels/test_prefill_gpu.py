@@ -39,7 +39,7 @@ def select(
     assert index.cache.index_layout is not None
     assert prefill_select.fits(index.cache.index_layout.geometry, q, rule)
     tiles = Plans().tiles(rows, prefill_select.QUERIES // q.shape[1])
-    out = unselected(tiles, (rows.num_rows, q.shape[1], rule.topk_blocks), q.device)
+    out = unselected(tiles.rows, (rows.num_rows, q.shape[1], rule.topk_blocks), q.device)
     prefill_select.select(index.cache, rows, q, rule, tiles, out)
     return out
 
@@ -225,7 +225,7 @@ def test_selection_replays_follow_lengths_that_change(fmt):
     q = queries(rows, 4)
     select(index, rows, q)
     tiles = Plans().tiles(rows, 64)
-    out = unselected(tiles, (rows.num_rows, 4, 16), q.device)
+    out = unselected(tiles.rows, (rows.num_rows, 4, 16), q.device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         prefill_select.select(index.cache, rows, q, RULE, tiles, out)
@@ -237,3 +237,17 @@ def test_selection_replays_follow_lengths_that_change(fmt):
         assert torch.equal(out, select(index, rows, q))
         theirs = REFERENCE.select(index.cache, rows, q, RULE).blocks
         assert worst_loss(index, rows, q, out, theirs)[1] <= prefill_select.PRECISION
+
+
+@FP4
+def test_a_mixed_step_is_done_by_both_kernels(fmt):
+    """Decode and verify rows beside a chunk, pads between: each list is the reference's."""
+    from gnomon.engine.attention.triton.backend import TritonBackend
+
+    index = index_pages(fmt, [9000, 20_000, 3000, 128, 5000], 4)
+    rows = index.rows([1, 300, 4, 1, 9], pads=2)
+    q = queries(rows, 4)
+    mine = TritonBackend(kernels="hopper").select(index.cache, rows, q, RULE).blocks
+    theirs = REFERENCE.select(index.cache, rows, q, RULE).blocks
+    assert (mine[rows.positions < 0] == -1).all()
+    assert worst_loss(index, rows, q, mine, theirs)[1] <= prefill_select.PRECISION

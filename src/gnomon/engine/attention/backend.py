@@ -63,5 +63,5 @@ class AttentionBackend(Protocol):
     def dense(
         self, cache: LayerCache, rows: RowBatch, q: torch.Tensor, window: int | None = None
     ) -> torch.Tensor:
-        """Attend q [R, Hq, D] to every page up to ``rows.seen_to``, or from ``window`` tokens back."""
+        """Attend q [R, Hq, D] to all up to ``rows.seen_to``, or from ``window`` tokens back."""
         ...

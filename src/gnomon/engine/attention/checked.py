@@ -1,8 +1,8 @@
 """The debug mode of attention: what kernels rely on is checked before they run.
 
 A kernel that is given a block outside the pool reads another request's tokens, or another
-process's, and says nothing. :class:`CheckedBackend` wraps any backend and refuses such a step with a
-sentence. It waits for the device before every operation.
+process's, and says nothing. :class:`CheckedBackend` wraps any backend and refuses such a step with
+a sentence. It waits for the device before every operation.
 """
 
 from __future__ import annotations

@@ -110,22 +110,37 @@ class TritonBackend:
         self, cache: LayerCache, rows: RowBatch, index_q: torch.Tensor, rule: SelectionRule
     ) -> Selection:
         """Choose blocks; see :func:`gnomon.engine.attention.triton.select.select`."""
-        if self._hopper and cache.index_layout is not None:
-            tiles = self._plans.tiles(rows, rows.num_rows)  # a request is one tile
-            geometry = cache.index_layout.geometry
-            if cuda_select.fits(geometry, index_q, tiles.widest, tiles.count, rule):
-                shape = (rows.num_rows, index_q.shape[1], rule.topk_blocks)
-                chosen = unselected(tiles, shape, index_q.device)
-                cuda_select.select(cache, rows, index_q, rule, tiles.bounds, tiles.widest, chosen)
-                return Selection(chosen)
-            if cuda_prefill_select.fits(geometry, index_q, rule):
-                tiles = self._plans.tiles(rows, cuda_prefill_select.QUERIES // index_q.shape[1])
-                shape = (rows.num_rows, index_q.shape[1], rule.topk_blocks)
-                chosen = unselected(tiles, shape, index_q.device)
-                if tiles.count:
-                    cuda_prefill_select.select(cache, rows, index_q, rule, tiles, chosen)
-                return Selection(chosen)
+        chosen = self._select_hopper(cache, rows, index_q, rule) if self._hopper else None
+        if chosen is not None:
+            return Selection(chosen)
         return select(cache, rows, index_q, rule, self._plans, self._arithmetic)
+
+    def _select_hopper(
+        self, cache: LayerCache, rows: RowBatch, index_q: torch.Tensor, rule: SelectionRule
+    ) -> torch.Tensor | None:
+        """Requests of few rows by one kernel, those of many by another.
+
+        None if one of them is needed and does not cover the step.
+        """
+        if cache.index_layout is None:
+            return None
+        geometry, heads = cache.index_layout.geometry, index_q.shape[1]
+        most = cuda_select.MAX_QUERIES // heads
+        few = self._plans.tiles(rows, rows.num_rows, up_to=most)  # a request is one tile
+        many = self._plans.tiles(rows, cuda_prefill_select.QUERIES // heads, longer_than=most)
+        if few.count and not cuda_select.fits(geometry, index_q, few.widest, few.count, rule):
+            return None
+        if many.count and not cuda_prefill_select.fits(geometry, index_q, rule):
+            return None
+        if not few.count and not many.count:
+            return None
+        shape = (rows.num_rows, heads, rule.topk_blocks)
+        chosen = unselected(few.rows + many.rows, shape, index_q.device)
+        if few.count:
+            cuda_select.select(cache, rows, index_q, rule, few.bounds, few.widest, chosen)
+        if many.count:
+            cuda_prefill_select.select(cache, rows, index_q, rule, many, chosen)
+        return chosen
 
     def sparse(
         self, cache: LayerCache, rows: RowBatch, q: torch.Tensor, selection: Selection
@@ -147,6 +162,7 @@ class TritonBackend:
         """See :func:`gnomon.engine.attention.triton.dense.dense`."""
         if (
             self._hopper
+            and rows.last_seen is None
             and self._plans.tiles(rows, rows.num_rows).widest <= _DENSE_ROWS
             and cuda_attend.fits(cache, q, None)
         ):

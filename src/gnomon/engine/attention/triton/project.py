@@ -119,8 +119,8 @@ def _project_kernel(
             _write_queries(
                 x_ptr + (Q_HEADS + 2 * HEADS) * DIM, index_q_ptr, index_q_norm, cos_ptr, sin_ptr,
                 pid - end_q, rows, columns, eps,
-                HEADS, INDEX_DIM, HALF, INPUT, INDEX_Q, HALF_WIDE, INDEX_REST_WIDE, BITS, INDEX_WIDE,
-                QUERIES,
+                HEADS, INDEX_DIM, HALF, INPUT, INDEX_Q, HALF_WIDE, INDEX_REST_WIDE, BITS,
+                INDEX_WIDE, QUERIES,
             )  # fmt: skip
     elif pid < end_k:
         _store_vectors(

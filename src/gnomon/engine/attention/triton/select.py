@@ -173,7 +173,7 @@ def select(
     heads, dim = index_q.shape[1:]
     # Few rows a request: one small tile each. Many: taller tiles, fewer reads of a page.
     tiles = plans.tiles(rows, max(1, _MANY_QUERIES // heads))
-    chosen = unselected(tiles, (rows.num_rows, heads, rule.topk_blocks), index_q.device)
+    chosen = unselected(tiles.rows, (rows.num_rows, heads, rule.topk_blocks), index_q.device)
     if tiles.count == 0:
         return Selection(chosen)
     queries = max(_FEW_QUERIES, power_of_2(tiles.widest * heads))
