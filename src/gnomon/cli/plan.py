@@ -49,17 +49,15 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print the plan; exit 2 with every refusal if the server could not start."""
-    from gnomon.engine.errors import EngineError, OptionsError, Refusal, StartupRefused
+    from gnomon.engine.errors import EngineError, OptionsError, Refusal
     from gnomon.engine.nvml import NoGpu
-    from gnomon.engine.startup import describe
+    from gnomon.engine.startup import survey
 
     try:
         machine = _machine(device, gpus)
         if machine is not None and "tensor_parallel_size" not in options.model_fields_set:
             options = options.model_copy(update={"tensor_parallel_size": len(machine.gpus)})
-        startup = describe(options, machine, weights, draft)
-    except StartupRefused as error:
-        refuse(error.refusals, as_json=as_json)
+        startup, refusals = survey(options, machine, weights, draft)
     except OptionsError as error:
         refuse([Refusal("option", f"{error}.", "Change it.")], as_json=as_json)
     except NoGpu as error:
@@ -67,6 +65,8 @@ def plan(
     except EngineError as error:
         problem = str(error).rstrip(".") + "."
         refuse([Refusal("model", problem, "Give a model this engine can load.")], as_json=as_json)
+    if refusals and as_json:
+        refuse(refusals, as_json=True)
     if as_json:
         typer.echo(json.dumps(_answer(startup), indent=2))
         return
@@ -75,13 +75,20 @@ def plan(
     from gnomon.engine.plan_table import LAYOUT_HEADINGS, layout_rows, memory_rows
 
     console = Console()
+    layouts = _table("what each cache layout would give", LAYOUT_HEADINGS, ())
+    if startup.device.kind != "cpu" and not startup.plan.sharding_problems:
+        for row in layout_rows(startup.alternatives()):
+            layouts.add_row(*row)
+    if refusals:
+        if layouts.row_count:
+            console.print(layouts)
+        refuse(refusals)
     replicas = max(1, len(startup.device.gpus) // startup.plan.ranks)
     rows = memory_rows(startup, replicas)
     console.print(_pages_table(startup))
     console.print(_table(f"memory of {options.model}", ("what", "how much"), rows))
-    if startup.device.kind != "cpu":
-        title = "what each cache layout would give"
-        console.print(_table(title, LAYOUT_HEADINGS, layout_rows(startup.alternatives())))
+    if layouts.row_count:
+        console.print(layouts)
 
 
 def _machine(device: str, gpus: int) -> DeviceFacts | None:

@@ -182,6 +182,21 @@ def _host_cache(f: Facts) -> str | None:
     return f"--host-cache-bytes is {asked:,}, but {'; '.join(found)}." if found else None
 
 
+def _no_effect(f: Facts) -> str | None:
+    o, unused = f.options, []
+    if f.device.kind == "cpu" and o.gpu_memory_utilization != _default("gpu_memory_utilization"):
+        unused.append("--gpu-memory-utilization on a CPU")
+    if f.device.kind == "cpu" and o.allow_shared_gpu:
+        unused.append("--allow-shared-gpu on a CPU")
+    if not o.host_cache_bytes and o.host_cache_mode != _default("host_cache_mode"):
+        unused.append("--host-cache-mode without --host-cache-bytes")
+    return f"{', '.join(unused)} would have no effect." if unused else None
+
+
+def _default(option: str) -> object:
+    return EngineOptions.model_fields[option].default
+
+
 def _budget_of_requests(f: Facts) -> str | None:
     budget, requests = f.options.max_num_batched_tokens, f.options.max_num_seqs
     if budget >= requests:
@@ -214,9 +229,8 @@ def _forced_blocks(f: Facts) -> str | None:
 def _reuse_options(f: Facts) -> str | None:
     if f.options.use_index_cache:
         return None
-    defaults = EngineOptions.model_fields
     names = ("index_topk_freq", "index_topk_pattern", "index_skip_topk_offset")
-    changed = [n for n in names if getattr(f.options, n) != defaults[n].default]
+    changed = [name for name in names if getattr(f.options, name) != _default(name)]
     if not changed:
         return None
     flags = ", ".join("--" + name.replace("_", "-") for name in changed)
@@ -291,6 +305,12 @@ RULES: tuple[Rule, ...] = (
         "a host tier too small for a block, or without prefix caching",
         "Raise --host-cache-bytes, leave prefix caching on, or leave the tier out.",
         _host_cache,
+    ),
+    Rule(
+        "no-effect",
+        "options of a GPU on a CPU, or of a host tier without one",
+        "Leave them out.",
+        _no_effect,
     ),
     Rule(
         "budget-below-requests",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gnomon.engine.device import DeviceFacts, host_facts
 from gnomon.engine.draft_memory import DRAFTS, DraftMemory
-from gnomon.engine.errors import OptionsError, StartupRefused
+from gnomon.engine.errors import OptionsError, Refusal, StartupRefused
 from gnomon.engine.memory import MemoryPlan, alternatives, plan_memory
 from gnomon.engine.models.config import ModelConfig, load_config, parse_config, reuse_of_options
 from gnomon.engine.models.loader import (
@@ -61,15 +61,16 @@ def prepare(path: Path, options: EngineOptions) -> Startup:
         CheckpointError: the checkpoint cannot be used.
     """
     config = load_config(path, options)
-    return _checked(path, config, options, host_facts(), _formats(path, config, options, None))
+    formats = _formats(path, config, options, None)
+    return _accepted(*_planned(path, config, options, host_facts(), formats))
 
 
-def describe(
+def survey(
     options: EngineOptions,
     device: DeviceFacts | None = None,
     weights: str | None = None,
     draft: str | None = None,
-) -> Startup:
+) -> tuple[Startup, tuple[Refusal, ...]]:
     """Plan without starting: also for machines and weights that are not here.
 
     Args:
@@ -79,8 +80,10 @@ def describe(
             without weight files.
         draft: a key of DRAFTS.
 
+    Returns:
+        What would run, and every rule it breaks.
+
     Raises:
-        StartupRefused: with every broken rule.
         CheckpointError: the model cannot be read.
         OptionsError: ``weights`` or ``draft`` is unknown, or the weights are known from files.
     """
@@ -98,7 +101,23 @@ def describe(
         config = load_config(path, options)
     formats = _formats(path, config, options, weights)
     one = None if draft is None else DRAFTS[draft]
-    return _checked(path, config, options, device or host_facts(), formats, one)
+    return _planned(path, config, options, device or host_facts(), formats, one)
+
+
+def describe(
+    options: EngineOptions,
+    device: DeviceFacts | None = None,
+    weights: str | None = None,
+    draft: str | None = None,
+) -> Startup:
+    """:func:`survey`, refused if any rule is broken.
+
+    Raises:
+        StartupRefused: with every broken rule.
+        CheckpointError: the model cannot be read.
+        OptionsError: see :func:`survey`.
+    """
+    return _accepted(*survey(options, device, weights, draft))
 
 
 def _formats(
@@ -120,19 +139,23 @@ def _formats(
     return formats
 
 
-def _checked(
+def _planned(
     path: Path | None,
     config: ModelConfig,
     options: EngineOptions,
     device: DeviceFacts,
     formats: Formats,
     draft: DraftMemory | None = None,
-) -> Startup:
+) -> tuple[Startup, tuple[Refusal, ...]]:
     plan = plan_memory(config, options, device, formats, draft)
     if len(plan.budgets) > 1:
         counts = ", ".join(f"{budget.device} {budget.num_blocks}" for budget in plan.budgets)
         logger.info("blocks that fit each rank: %s; all take %d", counts, plan.num_blocks)
-    refusals = check(config, device, options, plan)
+    startup = Startup(path, config, options, device, plan, formats, draft)
+    return startup, check(config, device, options, plan)
+
+
+def _accepted(startup: Startup, refusals: tuple[Refusal, ...]) -> Startup:
     if refusals:
         raise StartupRefused(refusals)
-    return Startup(path, config, options, device, plan, formats, draft)
+    return startup

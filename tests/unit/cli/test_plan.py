@@ -103,6 +103,14 @@ def test_a_described_machine_needs_neither_gpu_nor_files(run: Plan) -> None:
     assert len(answer["plan"]["budgets"]) == 4
 
 
+def test_a_refused_plan_still_shows_which_layout_would_fit(run: Plan) -> None:
+    result = run(*H200S[:-1], "mxfp8")  # 4,097 blocks of bf16 cannot hold a million tokens
+    assert result.exit_code == 2
+    assert "refused [pool-too-small]" in result.stderr
+    assert "what each cache layout would give" in result.stdout
+    assert "MXFP4" in result.stdout
+
+
 def test_ranks_may_be_fewer_than_gpus(run: Plan) -> None:
     result = run(*H200S[:3], "--gpus", "8", *H200S[5:], "--tensor-parallel-size", "4")
     assert result.exit_code == 0

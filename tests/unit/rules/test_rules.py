@@ -106,6 +106,15 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "--decode-context-parallel-size 2, --sequence-parallel-size 4: a rank holds whole",
     ),
     (
+        "no-effect",
+        {
+            "gpu_memory_utilization": 0.5,
+            "allow_shared_gpu": True,
+            "host_cache_mode": "lazy",
+        },
+        "--gpu-memory-utilization on a CPU, --allow-shared-gpu on a CPU, --host-cache-mode without",
+    ),
+    (
         "host-cache",
         {"host_cache_bytes": 1000, "enable_prefix_caching": False},
         "is 1,000, but prefix caching is off, .*; a block takes 327,680 bytes of host memory",
@@ -189,6 +198,7 @@ def test_all_broken_rules_are_told_together_in_the_order_of_the_table() -> None:
         tensor_parallel_size=5,
         prefill_context_parallel_size=2,
         host_cache_bytes=1,
+        allow_shared_gpu=True,
         max_num_batched_tokens=4,
         index_topk_freq=2,
     )

@@ -58,8 +58,9 @@ def engine(tiny_model: Path) -> Callable[..., LLM]:
     """Make an engine; keyword arguments are engine options. The cache is fp32 unless asked."""
 
     def make(**options: Any) -> LLM:
-        defaults = {"kv_cache_dtype": "fp32", "max_model_len": 320, "num_blocks": 200}
-        return LLM(EngineOptions(model=str(tiny_model), **{**defaults, **options}))
+        defaults = {"model": str(tiny_model), "kv_cache_dtype": "fp32"}
+        defaults |= {"max_model_len": 320, "num_blocks": 200}
+        return LLM(EngineOptions.model_validate({**defaults, **options}))
 
     return make
 
