@@ -160,11 +160,13 @@ def test_host_memory_can_be_forgotten_too() -> None:
 
 
 @pytest.mark.parametrize("fmt", CacheFormat)
-def test_every_byte_of_a_block_comes_back(fmt: CacheFormat) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_every_byte_of_a_block_comes_back(fmt: CacheFormat, device: str) -> None:
     kv, index = geometry(fmt, 8, 32, "kv"), geometry(fmt, 8, 64, "index")
-    pools = build_pools([LayerPages(2, kv, kv, index), LayerPages(2, kv, kv, None)], num_blocks=4)
+    layers = [LayerPages(2, kv, kv, index), LayerPages(2, kv, kv, None)]
+    pools = build_pools(layers, num_blocks=4, device=device)
     fields = [f for layer in pools.layers for f in (layer.k, layer.v, layer.index) if f is not None]
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
     for field in fields:
         field.random_(0, 256, generator=generator)
     before = [field.clone() for field in fields]
