@@ -72,24 +72,43 @@ __global__ void key_kernel(const PrefillSparseParams p) {
   p.keys[visit] = key;
 }
 
-// The thread at the first visit of a page cuts the page's visits into items.
+// The thread at the first visit of a page cuts the page's visits into items. A warp asks for room once
+// for all its threads, but for the few that see the end of a chunk.
 __global__ void item_kernel(const PrefillSparseParams p) {
   const int n = p.rows * p.kv_heads * p.slots;
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  const int key = p.sorted[i];
-  if (key == kNoVisit || (i > 0 && p.sorted[i - 1] == key)) return;
-  int low = i, high = n;  // the last visit of the page lies in [low, high)
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (p.sorted[middle] == key) low = middle; else high = middle;
+  const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
+  const int key = i < n ? p.sorted[i] : kNoVisit;
+  const bool first = key != kNoVisit && (i == 0 || p.sorted[i - 1] != key);
+  int end = i;
+  if (first) {
+    int low = i, high = n;  // the last visit of the page lies in [low, high)
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (p.sorted[middle] == key) low = middle; else high = middle;
+    }
+    end = high;
   }
   const int chunk = key / p.blocks / p.kv_heads;
-  const int items = (high - i + kVisits - 1) / kVisits;
-  int4* to = p.items + static_cast<int64_t>(chunk) * p.chunk_rows * p.kv_heads * p.slots +
-             atomicAdd(p.counts + chunk, items);
-  for (int first = i; first < high; first += kVisits)
-    *to++ = {first, min(kVisits, high - first), key / p.blocks % p.kv_heads, key % p.blocks};
+  const int items = first ? (end - i + kVisits - 1) / kVisits : 0;
+  int before = items;  // of this and the lanes below
+  for (int d = 1; d < 32; d *= 2) {
+    const int other = __shfl_up_sync(~0u, before, d);
+    if (lane >= d) before += other;
+  }
+  const int all = __shfl_sync(~0u, before, 31);
+  const int last_chunk = __reduce_max_sync(~0u, first ? chunk : -1);
+  const bool alike = __all_sync(~0u, !first || chunk == last_chunk);
+  int at = 0;
+  if (alike && all > 0) {
+    if (lane == 31) at = atomicAdd(p.counts + last_chunk, all);
+    at = __shfl_sync(~0u, at, 31) + before - items;
+  } else if (items > 0) {
+    at = atomicAdd(p.counts + chunk, items);
+  }
+  if (!first) return;
+  int4* to = p.items + static_cast<int64_t>(chunk) * p.chunk_rows * p.kv_heads * p.slots + at;
+  for (int from = i; from < end; from += kVisits)
+    *to++ = {from, min(kVisits, end - from), key / p.blocks % p.kv_heads, key % p.blocks};
 }
 
 // ---- Attention by page ------------------------------------------------------------------------
