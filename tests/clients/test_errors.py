@@ -95,9 +95,12 @@ CHAT_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "too many stops": ({"stop": ["a"] * 17}, 400, "stop", "16"),
     "stream is text": ({"stream": "yes"}, 400, "stream", "boolean"),
     "stream_options": ({"stream_options": {"x": 1}}, 400, "stream_options.x", "x"),
-    "logprobs": ({"logprobs": True}, 400, "logprobs", "not supported"),
-    "top_logprobs": ({"top_logprobs": 3}, 400, "top_logprobs", "not supported"),
-    "n": ({"n": 2}, 400, "n", "not supported"),
+    "top_logprobs alone": ({"top_logprobs": 3}, 400, "top_logprobs", "needs 'logprobs'"),
+    "too many top_logprobs": (
+        {"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs", "at most 20 are told",
+    ),
+    "n": ({"n": 129}, 400, "n", "at most 128 choices"),
+    "best_of": ({"n": 2, "best_of": 3}, 400, "best_of", "it must be n, here 2"),
     "logit_bias of no token": ({"logit_bias": {"x": 1}}, 400, "logit_bias", "no token id"),
     "logit_bias too large": ({"logit_bias": {"5": 101}}, 400, "logit_bias.5", "100"),
     "presence_penalty": ({"presence_penalty": 2.5}, 400, "presence_penalty", "less than"),
@@ -205,7 +208,7 @@ RESPONSES_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     ),
     "truncation": ({"truncation": "middle"}, 400, "truncation", "'auto'"),
     "include": (
-        {"include": ["message.output_text.logprobs"]}, 400, "include[0]", "not supported",
+        {"include": ["file_search_call.results"]}, 400, "include[0]", "not supported",
     ),
     "an unknown summary": ({"reasoning": {"summary": "long"}}, 400, "reasoning.summary", "long"),
     "metadata with a long value": (
@@ -246,10 +249,11 @@ TEXT_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "an id that does not exist": ({"prompt": [10**6]}, 400, "prompt", "1000000"),
     "a negative id": ({"prompt": [-1]}, 400, "prompt[0]", ""),
     "an object": ({"prompt": {}}, 400, "prompt", "prompt"),
-    "echo": ({"echo": True}, 400, "echo", "not supported"),
+    "too many choices": ({"prompt": ["x"] * 9, "n": 128}, 400, "n", "1152 generations"),
     "suffix": ({"suffix": "x"}, 400, "suffix", "not supported"),
-    "logprobs": ({"logprobs": 1}, 400, "logprobs", "not supported"),
-    "best_of": ({"best_of": 3}, 400, "best_of", "not supported"),
+    "logprobs": ({"logprobs": 21}, 400, "logprobs", "at most 20 are told"),
+    "prompt_logprobs": ({"prompt_logprobs": 99}, 400, "prompt_logprobs", "at most 20 are told"),
+    "best_of": ({"best_of": 3}, 400, "best_of", "it must be n, here 1"),
 }
 
 

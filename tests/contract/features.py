@@ -84,6 +84,13 @@ SAMPLING: Table = {
     "16 pairs of metadata": {"metadata": {"k" * 63 + f"{n:x}": "v" * 512 for n in range(16)}},
     "stop in a character": {"stop": ["é", "\u0301", "\u2028"]},
     "no obfuscation": {"stream_options": {"include_obfuscation": False, "include_usage": True}},
+    "special tokens in the text": {"skip_special_tokens": False},
+    "special tokens left out": {"skip_special_tokens": True},
+    "stop in the text": {"stop": ["e", "a"], "include_stop_str_in_output": True},
+    "the end in the text": {
+        "include_stop_str_in_output": True, "skip_special_tokens": False,
+        "stop_token_ids": list(range(64)),
+    },
     "user": {"user": "someone"},
     "metadata": {"metadata": {"run": "7"}},
     "store false": {"store": False},
@@ -96,13 +103,50 @@ SAMPLING: Table = {
     ),
 }  # fmt: skip
 
+CHOICES: Table = {
+    "n 1": {"n": 1, "best_of": 1},
+    "n 3": {"n": 3},
+    "n 3 without a seed": {"n": 3, "seed": None, "temperature": 0},
+    "n 2 and best_of": {"n": 2, "best_of": 2, "temperature": 0},
+    "n 8": {"n": 8, "max_tokens": 2},
+    "n 3 and log probabilities": {"n": 3, "logprobs": 1},
+    "n 2 and a stop": {"n": 2, "stop": ["e", "a"], "max_tokens": 16},
+    "n 2 and the largest seed": {"n": 2, "seed": 2**63 - 1},
+    "token ids": {"return_token_ids": True},
+    "token ids of two": {"return_token_ids": True, "n": 2},
+    "tokens as ids": {"logprobs": 2, "return_tokens_as_token_ids": True},
+}
+
+
+def chat_scores(table: Table) -> Table:
+    """The same rows with chat's spelling of ``logprobs``."""
+    return {
+        name: {**row, "logprobs": True, "top_logprobs": row["logprobs"]}
+        if "logprobs" in row
+        else row
+        for name, row in table.items()
+    }
+
+
 CHAT_FEATURES: Table = {
     **SAMPLING,
+    **chat_scores(CHOICES),
+    "log probabilities": {"logprobs": True},
+    "20 log probabilities": {"logprobs": True, "top_logprobs": 20},
+    "log probabilities of reasoning": {
+        "logprobs": True, "top_logprobs": 2, "reasoning_effort": "high", "max_tokens": 16,
+    },
+    "log probabilities of tools": {"logprobs": True, "top_logprobs": 1, "tools": TOOLS},
+    "log probabilities off": {"logprobs": False, "top_logprobs": 0},
+    "n 2 with tools": {"n": 2, "tools": TOOLS, "max_tokens": 16},
+    "n 2 of JSON": {
+        "n": 2, "max_tokens": 128, "logprobs": True, "ignore_eos": None,
+        "response_format": {"type": "json_object"},
+    },
     "one token": {"max_tokens": 1},
     "both caps": {"max_tokens": 5, "max_completion_tokens": 5},
     "newer cap": {"max_tokens": None, "max_completion_tokens": 5},
     "many tokens": {"max_tokens": 64, "ignore_eos": True},
-    "n 1": {"n": 1},
     "neutral penalties": {
         "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1,
     },
@@ -169,6 +213,13 @@ CHAT_FEATURES: Table = {
 }  # fmt: skip
 
 RESPONSES_FEATURES: Table = {
+    "log probabilities": {"include": ["message.output_text.logprobs"]},
+    "5 log probabilities": {
+        "include": ["message.output_text.logprobs"], "top_logprobs": 5, "max_output_tokens": 16,
+    },
+    "log probabilities by number": {"top_logprobs": 20},
+    "log probabilities and reasoning": {"top_logprobs": 1, "reasoning": {"effort": "high"}},
+    "log probabilities and tools": {"top_logprobs": 1, "tools": FLAT_TOOLS},
     **{name: change for name, change in SAMPLING.items() if name != "n 1"},
     "one token": {"max_output_tokens": 1},
     "many tokens": {"max_output_tokens": 64, "ignore_eos": True},
@@ -229,6 +280,23 @@ RESPONSES_FEATURES: Table = {
 
 COMPLETIONS_FEATURES: Table = {
     **SAMPLING,
+    **CHOICES,
+    "log probabilities": {"logprobs": 0},
+    "20 log probabilities": {"logprobs": 20},
+    "echo": {"echo": True},
+    "echo and log probabilities": {"echo": True, "logprobs": 2},
+    "echo of ids": {"echo": True, "prompt": [5, 6, 2041, 7], "logprobs": 1},
+    "echo of multi-byte text": {"echo": True, "prompt": "Ünïcode 漢字 😀", "logprobs": 1},
+    "echo alone": {"echo": True, "max_tokens": 0},
+    "the prompt's log probabilities": {"echo": True, "max_tokens": 0, "logprobs": 3},
+    "no tokens": {"max_tokens": 0},
+    "no tokens of many": {"max_tokens": 0, "prompt": ["a", "b", "a"], "echo": True},
+    "prompt log probabilities": {"prompt_logprobs": 2},
+    "prompt log probabilities of ids": {"prompt_logprobs": 0, "prompt": [[5, 6, 7], [8]]},
+    "prompt log probabilities of a known prompt": {"prompt": "word " * 300, "prompt_logprobs": 1},
+    "both log probabilities": {"prompt_logprobs": 3, "logprobs": 1, "echo": True},
+    "n 2 of two prompts": {"n": 2, "prompt": ["a", "b"], "echo": True, "logprobs": 1},
+    "n 2 and prompt log probabilities": {"n": 2, "prompt_logprobs": 1, "prompt": "word " * 200},
     "one token": {"max_tokens": 1},
     "many tokens": {"max_tokens": 64, "ignore_eos": True},
     "ids": {"prompt": [5, 6, 7]},

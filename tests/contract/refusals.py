@@ -46,6 +46,13 @@ def ranges(*rows: tuple[str, tuple[Any, ...]]) -> dict[str, Refusal]:
     }
 
 
+CHOICE_RANGES: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("n", (1.5, True, 129)),
+    ("best_of", (1.5, "2")),
+    ("return_token_ids", (1, "yes")),
+    ("return_tokens_as_token_ids", (1, "yes")),
+)
+
 SHARED: dict[str, Refusal] = {
     **ranges(
         ("temperature", (-0.1, 2.1, 5.0, "1", True, [], 1e308)),
@@ -56,6 +63,8 @@ SHARED: dict[str, Refusal] = {
         ("stop", ("", 5, {})),
         ("stop_token_ids", ("x", 5, list(range(65)))),
         ("ignore_eos", (1, "true")),
+        ("skip_special_tokens", (0, "no")),
+        ("include_stop_str_in_output", (1, "yes")),
         ("min_tokens", (-1, 0.5, "x")),
         ("stream", ("yes", 1, [])),
     ),
@@ -83,6 +92,14 @@ SHARED: dict[str, Refusal] = {
     "stream_options of another kind": ({"stream_options": 5}, "stream_options", INVALID),
     "an unknown stream option": ({"stream_options": {"x": 1}}, "stream_options.x", INVALID),
     "beam search": ({"use_beam_search": True}, "use_beam_search", UNSUPPORTED),
+    "length_penalty": ({"length_penalty": 2.0}, "length_penalty", UNSUPPORTED),
+    "bad_words": ({"bad_words": ["x"]}, "bad_words", UNSUPPORTED),
+    "allowed_token_ids": ({"allowed_token_ids": [1]}, "allowed_token_ids", UNSUPPORTED),
+    "truncate_prompt_tokens": (
+        {"truncate_prompt_tokens": 5},
+        "truncate_prompt_tokens",
+        UNSUPPORTED,
+    ),
     "n of 0": ({"n": 0}, "n", ANY),
     "n negative": ({"n": -1}, "n", ANY),
     "n is text": ({"n": "2"}, "n", ANY),
@@ -95,8 +112,16 @@ SHARED: dict[str, Refusal] = {
 
 CHAT_REFUSALS: dict[str, Refusal] = {
     **SHARED,
+    "top_logprobs alone": ({"top_logprobs": 2}, "top_logprobs", INVALID),
+    "21 top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", INVALID),
+    "best_of beyond n": ({"n": 2, "best_of": 3}, "best_of", UNSUPPORTED),
+    "best_of alone": ({"best_of": 2}, "best_of", UNSUPPORTED),
+    "prompt_logprobs": ({"prompt_logprobs": 1}, "prompt_logprobs", UNSUPPORTED),
     **ranges(
         ("max_tokens", (0, -1, 1.5, "8", True, 10**12)),
+        ("logprobs", (1, "yes")),
+        ("top_logprobs", (True, -1, 1.5, "2")),
+        *CHOICE_RANGES,
         ("max_completion_tokens", (0, -1, 1.5, "8")),
         ("messages", (5, "hi", {})),
         ("tools", (5, "x", {})),
@@ -213,6 +238,8 @@ CHAT_REFUSALS: dict[str, Refusal] = {
 
 RESPONSES_REFUSALS: dict[str, Refusal] = {
     **SHARED,
+    "21 top_logprobs": ({"top_logprobs": 21}, "top_logprobs", INVALID),
+    "n of 2": ({"n": 2}, "n", UNSUPPORTED),
     **ranges(
         ("max_output_tokens", (0, -1, 1.5, "8", True)),
         ("input", (5, {}, True)),
@@ -278,8 +305,14 @@ RESPONSES_REFUSALS: dict[str, Refusal] = {
 
 COMPLETIONS_REFUSALS: dict[str, Refusal] = {
     **SHARED,
+    "best_of beyond n": ({"n": 2, "best_of": 3}, "best_of", UNSUPPORTED),
+    "too many choices": ({"prompt": ["x"] * 9, "n": 128}, "n", INVALID),
     **ranges(
-        ("max_tokens", (0, -1, 1.5, "8", True)),
+        ("max_tokens", (-1, 1.5, "8", True)),
+        ("echo", (1, "yes")),
+        ("logprobs", (True, -1, 1.5, "2", 21)),
+        ("prompt_logprobs", (True, -1, "2", 99)),
+        *CHOICE_RANGES,
         ("prompt", (5, {}, True)),
     ),
     "prompt missing": ({"prompt": None}, "prompt", INVALID),
