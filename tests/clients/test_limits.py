@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
-from tests.clients.servers import ScriptedServer, gnomon_serve, scripted_server
+from tests.clients.servers import Script, ScriptedServer, gnomon_serve, scripted_server
 
 from gnomon.engine.models.loader import resolve_model
 
@@ -87,6 +87,27 @@ def test_open_requests_are_bounded_per_key_and_in_all(small: ScriptedServer) -> 
     until(lambda: small.served.gate.open == 0)
     small.say("hi")
     assert client(small, "one").chat.completions.create(**ASK).choices[0].message.content == "hi"
+
+
+def test_requests_without_a_first_token_are_bounded_apart() -> None:
+    with scripted_server(resolve_model("nano"), max_queued_requests=2, debug_state=True) as server:
+        server.say("hi", finish=None)
+        streams = [client(server, "x").chat.completions.create(**ASK, stream=True) for _ in "abc"]
+        state = httpx.get(f"{server.url}/debug/state").json()
+        assert (state["open_requests"], state["waiting_requests"]) == (3, 0)
+        server.engine.script = Script((), None)  # hangs without a token
+
+        def wait() -> None:
+            with contextlib.suppress(httpx.HTTPError):  # the server ends before it answers
+                httpx.post(f"{server.base_url}/chat/completions", json=ASK)
+
+        for _ in "ab":
+            threading.Thread(target=wait, daemon=True).start()
+        until(lambda: server.served.gate.waiting == 2)
+        with pytest.raises(openai.RateLimitError, match="2 requests wait for a first token"):
+            client(server, "x").chat.completions.create(**ASK)
+        for stream in streams:
+            stream.close()
 
 
 def test_a_generation_that_takes_too_long_ends_with_an_error() -> None:

@@ -65,6 +65,7 @@ async def debug_state(served: Served) -> JSONResponse:
         {
             "engine": stats,
             "open_requests": gate.open,
+            "waiting_requests": gate.waiting,
             "open_requests_per_key": gate.open_per_key,
             "draining": gate.draining,
         }
