@@ -46,6 +46,8 @@ class HermesTools(JsonCalls):
         self._raw: list[str] = []  # what was read, until the call begins
         self._key: str | None = None  # None while a key is read
         self._scan: JsonText | None = None  # of a key, or of a value that does not stream
+        self._latest: JsonText | None = None  # the scan before, if nothing has followed it yet
+        self._broken = False  # the value read last cannot stand there
         self._value = ""
         self._early = ""  # arguments that came before the name
         self._call: Arguments | None = None
@@ -80,8 +82,10 @@ class HermesTools(JsonCalls):
         return taken
 
     def _read_json(self, *, last: bool) -> bool:
-        good = True
-        if self._streaming:
+        good = not self._broken
+        if self._broken:
+            pass
+        elif self._streaming:
             good = self._stream()
         elif self._scan is not None:
             good = self._collect(self._scan)
@@ -96,11 +100,13 @@ class HermesTools(JsonCalls):
         match self._phase, char:
             case (_Phase.START, "{") | (_Phase.AFTER, ","):
                 self._phase = _Phase.KEY
+                self._latest = None
             case _Phase.KEY, '"':
                 self._key, self._scan, self._value = None, JsonText(), ""
                 return True
             case _Phase.COLON, ":":
                 self._phase = _Phase.VALUE
+                self._latest = None
             case _Phase.VALUE, _:
                 self._streaming = (
                     char == "{" and self._key in _ARGUMENTS and self._call is not None
@@ -130,16 +136,16 @@ class HermesTools(JsonCalls):
         self._value += out
         if not scan.done:
             return not scan.broken
-        self._scan = None
+        self._scan, self._latest = None, scan
         if self._key is None:
             self._key, self._phase = str(json.loads(self._value)), _Phase.COLON
             return True
         self._phase = _Phase.AFTER
         if self._key == "name" and self._call is None:
-            return self._named(json.loads(self._value))
-        if self._key in _ARGUMENTS:
-            return self._arguments()
-        return True
+            self._broken = not self._named(json.loads(self._value))
+        elif self._key in _ARGUMENTS:
+            self._broken = not self._arguments()
+        return not self._broken
 
     def _named(self, name: object) -> bool:
         if not isinstance(name, str) or not name.strip():
@@ -152,20 +158,20 @@ class HermesTools(JsonCalls):
 
     def _arguments(self) -> bool:
         """Take whole arguments, which came before the name or are no plain object."""
-        value = json.loads(self._value)
+        value, arguments = json.loads(self._value), self._value
         if isinstance(value, str):
             inner = JsonText(objects=True)
-            self._value, _ = inner.feed(value.strip())
+            arguments, _ = inner.feed(value.strip())
             if not inner.done:
                 return False
         elif value is None:
-            self._value = "{}"
+            arguments = "{}"
         elif not isinstance(value, dict):
             return False
         if self._call is None:
-            self._early = self._value
+            self._early = arguments
         elif not self._call.json.begun:
-            self._events += self._call.feed(self._value)[0]
+            self._events += self._call.feed(arguments)[0]
         return True
 
     def _end_envelope(self) -> bool:
@@ -187,11 +193,13 @@ class HermesTools(JsonCalls):
         assert self._call is not None
         if self._streaming:
             return self._call.json.clean
-        return self._phase is _Phase.AFTER and self._scan is None
+        return not self._broken and self._phase is _Phase.AFTER and self._scan is None
 
     @property
     def _swallowed_call(self) -> str | None:
-        scan = self._call.json if self._streaming and self._call is not None else self._scan
+        scan = self._scan or self._latest
+        if self._streaming and self._call is not None:
+            scan = self._call.json
         return self._swallowed(scan.latest) if scan is not None else None
 
     def _break(self, *, last: bool) -> bool:
@@ -220,7 +228,9 @@ class HermesTools(JsonCalls):
     def _show_raw(self, swallowed: str | None) -> None:
         raw = "".join(self._raw)
         self._raw.clear()
-        self._content(raw.removesuffix(swallowed) if swallowed else raw)
+        if swallowed and raw.rstrip(_SPACE).endswith(swallowed):
+            raw = raw[: raw.rindex(swallowed)]
+        self._content(raw)
 
     def _finish(self, *, truncated: bool) -> None:
         if self._state is not _State.ENVELOPE:
