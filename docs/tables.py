@@ -109,10 +109,8 @@ def layouts_page() -> str:
         "| --- | --- | ---: | ---: | --- |",
     ]
     for fmt in CacheFormat:
-        for role in ("kv", "index"):
-            page = geometry(fmt, 128, 128, role)
-            if role == "index" and page == geometry(fmt, 128, 128, "kv"):
-                continue
+        pages = {geometry(fmt, 128, 128, r): None for r in ("kv", "key", "value", "index")}
+        for page in pages:  # each once
             lines += [
                 f"| `{page.name}` | {r.name} | {r.offset:,} | {r.nbytes:,} | {r.dtype} |"
                 for r in page.regions
