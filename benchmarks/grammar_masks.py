@@ -2,7 +2,10 @@
 
 ``python -m benchmarks.grammar_masks --batch 8``. Every request of the batch has a grammar. The
 time inside ``Constraints.mask`` (advancing the states, filling the masks, applying them) is
-compared with the time of the whole decode steps that contain it.
+compared with the time of the whole decode steps that contain it. Both are CPU time of the thread
+that runs the steps, with one thread for torch, so that a busy machine does not change the share.
+
+``--vocabulary 200064`` measures the masks alone, over a synthetic vocabulary of that size.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.vocabulary import synthetic_tokens
+from gnomon.engine.grammar.compiler import GrammarCompiler
 from gnomon.engine.grammar.limits import Limits
 from gnomon.engine.grammar.reply import Calls, Function, Json, Start, reply_grammar
 from gnomon.engine.llm import LLM
@@ -64,9 +69,51 @@ class TimedConstraints(Constraints):
 
     def mask(self, logits: torch.Tensor, requests: Sequence[Request]) -> None:
         """As the parent, timed."""
-        started = time.perf_counter()
+        started = time.thread_time()
         super().mask(logits, requests)
-        self.seconds.append(time.perf_counter() - started)
+        self.seconds.append(time.thread_time() - started)
+
+
+def measure_alone(
+    compiler: GrammarCompiler, source: str, batch: int, steps: int, size: int
+) -> dict[str, Any]:
+    """Masks without a model: replies are drawn evenly from what each grammar allows."""
+    started = time.perf_counter()
+    compiled = compiler.compile(source).result()
+    compile_s = time.perf_counter() - started
+    constraints = Constraints(compiler, [size - 1])
+    generator = torch.Generator().manual_seed(0)
+    requests: list[Request] = []
+    masks: list[float] = []
+
+    def add(at: int, name: str) -> None:
+        request = Request(id=name, prompt_ids=(1,), sampling=SamplingParams())
+        constraints.expect(request, source)
+        constraints.ready(wait=True)
+        requests[at : at + 1] = [request]
+
+    for at in range(batch):
+        add(at, f"{at}")
+    for step in range(steps):
+        logits = torch.rand(batch, size, generator=generator)
+        started = time.thread_time()
+        constraints.mask(logits, requests)
+        masks.append(time.thread_time() - started)
+        for at, token in enumerate(logits.argmax(dim=-1).tolist()):
+            requests[at].output_ids.append(token)
+            if token == size - 1:
+                constraints.forget(requests[at].id)
+                add(at, f"{at}-{step}")
+    return {
+        "batch": batch,
+        "steps": steps,
+        "vocabulary": size,
+        "compile_s": round(compile_s, 3),
+        "grammar_mib": round(compiled.memory_size_bytes / 2**20, 2),
+        "mask_ms_median": round(statistics.median(masks) * 1e3, 3),
+        "mask_ms_p99": round(sorted(masks)[int(0.99 * len(masks))] * 1e3, 3),
+        "mask_ms_max": round(max(masks) * 1e3, 3),
+    }
 
 
 def measure(llm: LLM, source: str, batch: int, steps: int) -> dict[str, Any]:
@@ -89,9 +136,9 @@ def measure(llm: LLM, source: str, batch: int, steps: int) -> dict[str, Any]:
     while len(totals) < steps:
         core.constraints.seconds = []  # type: ignore[attr-defined]
         running = len(core.scheduler.running)
-        started = time.perf_counter()
+        started = time.thread_time()
         outputs = core.step()
-        total = time.perf_counter() - started
+        total = time.thread_time() - started
         if running == batch == len(outputs):  # a pure decode step
             totals.append(total)
             masks.append(sum(core.constraints.seconds))  # type: ignore[attr-defined]
@@ -119,7 +166,18 @@ def main() -> None:
     parser.add_argument("--model", default="nano")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--vocabulary", type=int, help="measure masks alone, over so many tokens")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.vocabulary:
+        size = arguments.vocabulary
+        compiler = GrammarCompiler(lambda: synthetic_tokens(size), [size - 1])
+        compiler.warm_up()
+        compiler.compile('root ::= "a"').result()
+        for name, source in grammars().items():
+            found = measure_alone(compiler, source, arguments.batch, arguments.steps, size)
+            print(json.dumps({"grammar": name, **found}), flush=True)
+        return
     llm = LLM(EngineOptions(model=arguments.model, max_model_len=4096, max_num_seqs=16))
     for name, source in grammars().items():
         found = measure(llm, source, arguments.batch, arguments.steps)
