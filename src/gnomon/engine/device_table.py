@@ -45,7 +45,6 @@ DEVICES: dict[str, DeviceSpec] = {
         "sm_100",
         "CUDA device properties, pytorch/ao #4002",
     ),
-    "b300": DeviceSpec("NVIDIA B300", 270 * _GB, "sm_103", "data sheet, 270 GB usable of 288"),
     "mi300x": DeviceSpec(
         "AMD Instinct MI300X", 206_141_652_992, "gfx942", "rocm-smi, ROCm issue 4750"
     ),

@@ -56,7 +56,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
         FOUR_BIT
         | {
             "config": parse_config(minimax_m3()),
-            "device": described_device("b300", 8),
+            "device": described_device("b200", 8),
             "tensor_parallel_size": 8,
         },
     ],
