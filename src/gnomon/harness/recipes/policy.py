@@ -142,6 +142,15 @@ def _uniform_stream(point: Point) -> Iterator[Problem]:
         )
 
 
+def _golden_acceptance(point: Point) -> Iterator[Problem]:
+    if point.profile == "load" and point.drafted is not None and point.forced is None:
+        yield Problem(
+            "speculation.acceptance",
+            "the replayed text is no text the draft was made for, so what it accepts says nothing.",
+            "Use golden.",
+        )
+
+
 def _random_weights(point: Point) -> Iterator[Problem]:
     if point.model.weights == "random":
         yield Problem("model.weights", "random weights serve no one.", "Use trained weights.")
@@ -175,6 +184,11 @@ PUBLISHING: tuple[Rule, ...] = (
     Rule("revisions", "Model, draft and data set are pinned by revision.", _revisions),
     Rule("uniform-client", "The client's arguments are those of everybody.", _uniform_client),
     Rule("uniform-stream", "Every token is streamed as it comes.", _uniform_stream),
+    Rule(
+        "golden-acceptance",
+        "Under load, drafts are accepted as often as their golden curve says.",
+        _golden_acceptance,
+    ),
     Rule("trained-weights", "The model is a trained one.", _random_weights),
 )
 """Rules whose breach keeps numbers from being published."""
