@@ -37,6 +37,7 @@ struct PrefillSparseParams {
   const int* sorted;         // keys, ascending
   const int64_t* order;      // the visits in that order
   int4* items;               // [rows, kv heads, slots]: first visit, visits, head, page
+  int2* visits;              // in the order of `sorted`: row; slot, and tokens seen above bit 8
   int* counts;               // [chunks]: items
   __half* values;            // [chunk rows, heads, slots, 128]
   float2* stats;             // [chunk rows, heads, slots]: log2 of the sum, factor of the values
@@ -78,6 +79,12 @@ __global__ void item_kernel(const PrefillSparseParams p) {
   const int n = p.rows * p.kv_heads * p.slots;
   const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
   const int key = i < n ? p.sorted[i] : kNoVisit;
+  if (key != kNoVisit) {
+    const int visit = static_cast<int>(p.order[i]), row = visit / p.slots / p.kv_heads;
+    const int64_t seen = p.positions[row] + 1 - p.listed[visit] * kTokens;
+    const int stop = static_cast<int>(min(seen, static_cast<int64_t>(kTokens)));
+    p.visits[i] = {row, visit % p.slots | stop << 8};
+  }
   const bool first = key != kNoVisit && (i == 0 || p.sorted[i - 1] != key);
   int end = i;
   if (first) {
@@ -117,8 +124,8 @@ struct Shared {
   alignas(128) uint8_t k[kTokens * 256];
   alignas(128) uint8_t v[kTokens * 256];
   uint4 q[8][kThreads];  // each thread's share of the next tile
-  int row[kVisits], slot[kVisits], stop[kVisits];
-  int last[2];
+  int2 visits[2][kVisits];  // of this item and the next
+  int4 items[4];            // this one, and two more
 };
 
 // The tokens of four scales of the value page, by byte.
@@ -305,18 +312,27 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
+__device__ __forceinline__ void copy_visit(uint32_t to, const int2* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 // Ask for a lane's share of two rows of queries, m and m + 8 of the group's 64; the rows of kShared
 // heads of each visit lie together.
 template <int kShared>
 __device__ __forceinline__ void ask_for_queries(const PrefillSparseParams& p, const Shared& s,
-                                                int tile, int count, int head) {
+                                                const int2* visits, int tile, int count,
+                                                int head) {
   const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int m = warp * 16 + lane / 4 + 8 * r;
     const int visit = min(tile * (kTileRows / kShared) + m / kShared, count - 1);
     const int64_t query =
-        (static_cast<int64_t>(s.row[visit]) * p.kv_heads + head) * kShared + m % kShared;
+        (static_cast<int64_t>(visits[visit].x) * p.kv_heads + head) * kShared + m % kShared;
     const uint4* from = reinterpret_cast<const uint4*>(p.q + query * 256) + lane % 4;
     const uint32_t to = shared_address(&s.q[4 * r][threadIdx.x]);
 #pragma unroll
@@ -389,36 +405,47 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
   extern __shared__ __align__(128) uint8_t memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const int group = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t visits = static_cast<int64_t>(p.chunk_rows) * p.kv_heads * p.slots;
-  const int4* items = p.items + chunk * visits;
-  const int count_items = p.counts[chunk];
+  const int4* items = p.items + static_cast<int64_t>(chunk) * p.chunk_rows * p.kv_heads * p.slots;
+  const int all = p.counts[chunk];
   const uint64_t k = operand(shared_address(s.k), kAlongPage);
   const uint64_t v = operand(shared_address(s.v), kAlongPage);
 
-  for (int item = blockIdx.x; item < count_items; item += gridDim.x) {
-    const int4 it = items[item];
+  // Items come two ahead, visits and (into the L2 cache) pages one ahead.
+  const int first_item = blockIdx.x, step = gridDim.x;
+  if (threadIdx.x < 2 && first_item + static_cast<int>(threadIdx.x) * step < all)
+    s.items[threadIdx.x] = items[first_item + threadIdx.x * step];
+  __syncthreads();
+  if (first_item < all && static_cast<int>(threadIdx.x) < s.items[0].y)
+    s.visits[0][threadIdx.x] = p.visits[s.items[0].x + threadIdx.x];
+
+  for (int item = first_item, n = 0; item < all; item += step, ++n) {
+    const int4 it = s.items[n % 4];
     const int count = it.y, head = it.z;
-    const int64_t page = (static_cast<int64_t>(it.w) * p.kv_heads + head) * kPageBytes;
+    const int2* visits = s.visits[n % 2];
     Packed<kFormat> packed;
-    packed.load(p.k + page, p.v + page, warp, lane);
-    __syncthreads();  // the item before is done
-    if (threadIdx.x < kVisits) {
-      int stop = 0;
-      if (static_cast<int>(threadIdx.x) < count) {
-        const int visit = static_cast<int>(p.order[it.x + threadIdx.x]);
-        const int row = visit / p.slots / p.kv_heads;
-        s.row[threadIdx.x] = row;
-        s.slot[threadIdx.x] = visit % p.slots;
-        stop = static_cast<int>(
-            min(p.positions[row] + 1 - p.listed[visit] * kTokens, static_cast<int64_t>(kTokens)));
-        s.stop[threadIdx.x] = stop;
-      }
-      const int last = __reduce_max_sync(~0u, stop);
-      if (lane == 0) s.last[warp] = last;
+    {
+      const int64_t page = (static_cast<int64_t>(it.w) * p.kv_heads + head) * kPageBytes;
+      packed.load(p.k + page, p.v + page, warp, lane);
     }
-    __syncthreads();
-    if (group * kTileVisits < count) ask_for_queries<kShared>(p, s, group, count, head);
-    const int last = max(s.last[0], s.last[1]);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();  // the item before is done, and what it asked for is there
+    if (group * kTileVisits < count) ask_for_queries<kShared>(p, s, visits, group, count, head);
+    if (item + step < all) {
+      const int4 next = s.items[(n + 1) % 4];
+      if (static_cast<int>(threadIdx.x) < next.y)
+        copy_visit(shared_address(&s.visits[(n + 1) % 2][threadIdx.x]),
+                   p.visits + next.x + threadIdx.x);
+      const int64_t page = (static_cast<int64_t>(next.w) * p.kv_heads + next.z) * kPageBytes;
+      if (threadIdx.x < kPageBytes / 128) {
+        prefetch(p.k + page + threadIdx.x * 128);
+        prefetch(p.v + page + threadIdx.x * 128);
+      } else if (threadIdx.x == kThreads - 1 && item + 2 * step < all) {
+        copy_async(shared_address(&s.items[(n + 2) % 4]), items + item + 2 * step);
+      }
+    }
+    const int seen = max(lane < count ? visits[lane].y >> 8 : 0,
+                         lane + 32 < count ? visits[lane + 32].y >> 8 : 0);
+    const int last = __reduce_max_sync(~0u, seen);
     if (last < kTokens) packed.hide(last, warp, lane);
     const float to_log2 = p.to_log2 * packed.unpack_keys(s.k, warp, lane);
     const float v_factor = 0x1p-12f * packed.unpack_values(s.v, warp, lane);
@@ -442,7 +469,8 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
       products_commit();
       products_wait<0>();
       products_done(d);
-      if ((tile + 2) * kTileVisits < count) ask_for_queries<kShared>(p, s, tile + 2, count, head);
+      if ((tile + 2) * kTileVisits < count)
+        ask_for_queries<kShared>(p, s, visits, tile + 2, count, head);
       int stop[2];
       int64_t to[2];
 #pragma unroll
@@ -450,10 +478,11 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
         const int m = warp % 4 * 16 + lane / 4 + 8 * r;
         const int visit = tile * kTileVisits + m / kShared;
         const bool known = visit < count;
-        stop[r] = known ? s.stop[visit] : kTokens;
-        const int row = known ? s.row[visit] - chunk * p.chunk_rows : 0;
+        const int2 mine = visits[known ? visit : 0];
+        stop[r] = known ? mine.y >> 8 : kTokens;
+        const int row = mine.x - chunk * p.chunk_rows;
         const int64_t query = (static_cast<int64_t>(row) * p.kv_heads + head) * kShared + m % kShared;
-        to[r] = known ? query * p.slots + s.slot[visit] : -1;
+        to[r] = known ? query * p.slots + (mine.y & 0xFF) : -1;
       }
       const Rows rows = softmax(d, to_log2, stop, lane);
       uint32_t weights[32];

@@ -28,7 +28,7 @@ class _Params(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in (
             "q", "positions", "request", "table", "listed", "k", "v", "keys", "sorted", "order",
-            "items", "counts", "values", "stats", "out",
+            "items", "visits", "counts", "values", "stats", "out",
         )),
         ("to_log2", ctypes.c_float),
         *((name, ctypes.c_int) for name in (
@@ -76,9 +76,9 @@ def sparse(
     blocks = selection.blocks.contiguous()
     slots = blocks.shape[2]
     chunk = min(chunk_rows(q_heads, slots), -(-count // 64) * 64)
-    visits = blocks.numel()
-    keys = torch.empty(visits, dtype=torch.int32, device=device)
-    items = torch.empty((visits, 4), dtype=torch.int32, device=device)
+    keys = torch.empty(blocks.numel(), dtype=torch.int32, device=device)
+    items = torch.empty((blocks.numel(), 4), dtype=torch.int32, device=device)
+    visits = torch.empty((blocks.numel(), 2), dtype=torch.int32, device=device)
     counts = torch.zeros(-(-count // chunk), dtype=torch.int32, device=device)
     values = torch.empty((chunk, q_heads, slots, dim), dtype=torch.float16, device=device)
     stats = torch.empty((chunk, q_heads, slots, 2), dtype=torch.float32, device=device)
@@ -86,7 +86,7 @@ def sparse(
     def params(ranked: torch.Tensor, order: torch.Tensor) -> _Params:
         pointers = (
             q, rows.positions, rows.request_of_row, rows.page_table, blocks, cache.k, cache.v,
-            keys, ranked, order, items, counts, values, stats, out,
+            keys, ranked, order, items, visits, counts, values, stats, out,
         )  # fmt: skip
         return _Params(
             *(t.data_ptr() for t in pointers),
