@@ -11,6 +11,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gnomon.engine.cache.host_tier import STAGED_BLOCKS
 from gnomon.engine.device import DeviceFacts
 from gnomon.engine.draft_memory import DraftMemory, draft_bytes
 from gnomon.engine.errors import LayoutError
@@ -175,6 +176,8 @@ def plan_memory(
     weights = weight_bytes(config, dtype, formats, 1 if divides else ranks)
     element = _ELEMENT_BYTES[dtype]
     workspace = workspace_bytes(config, options, element) if on_gpu else 0
+    if on_gpu and options.host_cache_bytes:
+        workspace += STAGED_BLOCKS * per_block
     graphs = graph_bytes(config, options) if on_gpu else 0
     drafts = 0 if draft is None else draft_bytes(draft, options.max_num_seqs, ranks)
     fixed = weights + workspace + graphs + drafts

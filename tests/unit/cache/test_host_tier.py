@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from tests.unit.cache.test_prefix import FIRST, SIZE, Holder
@@ -180,3 +182,29 @@ def test_every_byte_of_a_block_comes_back(fmt: CacheFormat, device: str) -> None
         assert torch.equal(field[[1, 3]], old[[1, 3]])
     totals = host.totals
     assert totals.saved_bytes == totals.loaded_bytes == 2 * pools.block_bytes
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_many_transfers_run_in_order_whatever_they_share(device: str) -> None:
+    page = geometry(CacheFormat.MXFP4, 8, 32, "kv")
+    pools = build_pools([LayerPages(1, page, page, None)] * 2, num_blocks=40, device=device)
+    host = HostPages(pools, num_slots=40)
+    rng, model = random.Random(0), {block: block for block in range(40)}
+    for layer in pools.layers:
+        for field in (layer.k, layer.v):
+            field.copy_(torch.arange(40, device=device)[:, None, None].expand_as(field))
+    slots: dict[int, int] = {}
+    transfers = []
+    for _ in range(400):
+        block, slot = rng.randrange(40), rng.randrange(40)
+        load = slot in slots and rng.random() < 0.5
+        transfers.append(Transfer(block, slot, load))
+        if load:
+            model[block] = slots[slot]
+        else:
+            slots[slot] = model[block]
+    host.run(transfers)
+    for layer in pools.layers:
+        for field in (layer.k, layer.v):
+            assert field.flatten(1).amax(1).tolist() == [model[block] for block in range(40)]
+            assert torch.equal(field.flatten(1).amin(1), field.flatten(1).amax(1))

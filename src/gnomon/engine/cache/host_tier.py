@@ -9,6 +9,9 @@ from typing import Literal
 Mode = Literal["eager", "lazy"]
 """Eager saves a block once it is full (and again on eviction if it has gone); lazy on eviction."""
 
+STAGED_BLOCKS = 16
+"""Blocks that a GPU gathers into one piece of its memory before they cross the bus."""
+
 
 @dataclass(frozen=True)
 class Transfer:
