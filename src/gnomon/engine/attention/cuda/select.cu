@@ -50,14 +50,13 @@ namespace {
 #define GNOMON_CTAS_PER_SM 2
 #endif
 #ifndef GNOMON_DEPTH
-#define GNOMON_DEPTH 2
+#define GNOMON_DEPTH 3
 #endif
 
 constexpr int kGroups = GNOMON_GROUPS;    // warpgroups that score
 constexpr int kScorers = 4 * kGroups;     // warps
 constexpr int kThreads = 32 * (kScorers + 2);
-constexpr int kSlots = 2 * kGroups;       // pages scored and not yet looked at
-constexpr int kBuffer = 32;               // keys of a query that wait to be sorted
+constexpr int kSlots = 8;                 // pages scored and not yet looked at
 constexpr int kMaxTiles = 512;
 constexpr int kMaxParts = 160;            // CTAs of a launch
 
@@ -72,14 +71,13 @@ __device__ __forceinline__ void meet(int barrier) {
 template <int N, bool kNv, int kTerms>
 struct Shared {
   static constexpr int kQueryBytes = kTerms == 0 ? 128 * Shape<N, kNv>::kColumns : 256 * N * kTerms;
-  static constexpr int kRest = kQueryBytes + kSlots * 128 * N + N * 288 + kScorers * 528 + 5200;
+  static constexpr int kRest = kQueryBytes + kSlots * 16 * N + 4096 + N * 8 + kScorers * 528 + 5200;
   static constexpr int kStages = (GNOMON_SHARED - kRest) / Shape<N, kNv>::kPageBytes;
   alignas(128) uint8_t ring[kStages][Shape<N, kNv>::kPageBytes];
   alignas(128) uint8_t queries[kQueryBytes];
-  alignas(16) float most[kSlots][32][N];
-  alignas(16) Key kept[N][kBuffer + 2];
+  alignas(16) float most[kSlots][4][N];  // of each warp's tokens
+  alignas(16) Key kept[32 * kKept];      // lists of the keeping warp's lanes, side by side by query
   alignas(16) Key scratch[kScorers][66];
-  int count[N];               // keys in kept
   int stop[N];                // first block past each query's history; 0: selects nothing
   int at[N];                  // position of each query's row, -1 for a pad
   uint32_t invalid[kSlots];   // a byte for each warp that met a NaN
@@ -250,7 +248,7 @@ __device__ __noinline__ void feed(const Params& p, S& s, int tile, int begin, in
   auto copy = [&](int stage, int64_t id) {
     const uint32_t bar = shared_address(&s.full[stage]);
     barrier_expect(bar, kBytes);
-    bulk_copy(shared_address(s.ring[stage]), p.pages + id * kBytes, kBytes, bar);
+    bulk_copy_once(shared_address(s.ring[stage]), p.pages + id * kBytes, kBytes, bar);
   };
   int64_t ids = page_id(begin + lane);
   // Pages that this step does not write may come before the kernel that may write the others ends.
@@ -278,44 +276,51 @@ __device__ __noinline__ void feed(const Params& p, S& s, int tile, int begin, in
     }
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
-  let_next_kernel_start();
 }
 
-// The keeping warp: look at the scores of pages first to stop - 1 of a tile, in order. Lane q has
-// query q: what beats the worst of its list goes into a buffer, which is sorted when full.
+// The keeping warp: look at the scores of pages first to stop - 1 of a tile, as many at a time as its
+// lanes have room for: lane l has query l % N of every (32 / N)-th page, and keeps a list of its own.
 template <int N, typename S>
-__device__ __noinline__ void keep(const Params& p, S& s, int first, int stop, int block, int k,
-                                  float unit) {
-  const int lane = threadIdx.x % 32;
-  const int column = lane % N, share = lane / N;
-  const int end = lane < N ? s.stop[column] : 0;
-  uint32_t least = 0;
-  int count = 0;
-  for (int page = first; page < stop; ++page, ++k, ++block) {
-    const int slot = k % kSlots;
-    barrier_wait(shared_address(&s.scored[slot]), k / kSlots & 1);
-    float most = s.most[slot][share][column];
+__device__ __noinline__ void keep(S& s, int first, int stop, int block, int k, float unit) {
+  constexpr int kPages = 32 / N;
+  const int lane = threadIdx.x % 32, column = lane % N, own = lane / N;
+  const int end = s.stop[column];
+  uint32_t scores[kKept];
+  int blocks[kKept];
 #pragma unroll
-    for (int i = 1; i < N; ++i) most = max_or_nan(most, s.most[slot][share + 32 / N * i][column]);
-    const bool valid = s.invalid[slot] == 0;
+  for (int i = 0; i < kKept; ++i) scores[i] = 0, blocks[i] = 0;
+  for (int page = first; page < stop; page += kPages, k += kPages, block += kPages) {
+    const int pages = min(kPages, stop - page);
+#pragma unroll
+    for (int i = 0; i < kPages; ++i)
+      if (i < pages)
+        barrier_wait(shared_address(&s.scored[(k + i) % kSlots]), (k + i) / kSlots & 1);
+    const int slot = (k + own) % kSlots;
+    uint32_t score = 0;
+    int mine = block + own;
+    if (own < pages && s.invalid[slot] == 0 && mine < end) {
+      const float most = max_or_nan(max_or_nan(s.most[slot][0][column], s.most[slot][1][column]),
+                                    max_or_nan(s.most[slot][2][column], s.most[slot][3][column]));
+      if (most == most) score = ordered(most * unit);
+    }
     __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&s.taken[slot]));
+    if (lane < pages) barrier_arrive(shared_address(&s.taken[(k + lane) % kSlots]));
+    if (__any_sync(~0u, score > scores[kKept - 1])) {
 #pragma unroll
-    for (int d = N; d < 32; d *= 2) most = max_or_nan(most, __shfl_xor_sync(~0u, most, d));
-    const uint32_t score = ordered(most * unit);
-    if (valid && most == most && block < end && score > least) s.kept[column][count++] = key_of(score, block);
-    unsigned crowded = __ballot_sync(~0u, count == kBuffer);
-    while (crowded != 0) {
-      const int q = __ffs(crowded) - 1;
-      crowded &= crowded - 1;
-      keep_best<1>(s.kept[q], kBuffer, p.wanted, lane);
-      if (lane == q) {
-        count = p.wanted;
-        least = s.kept[q][p.wanted - 1] >> 32;
+      for (int i = 0; i < kKept; ++i) {  // on a tie the earlier block stays ahead
+        const bool ahead = score > scores[i];
+        const uint32_t lower = min(score, scores[i]);
+        const int other = ahead ? blocks[i] : mine;
+        scores[i] = max(score, scores[i]);
+        blocks[i] = ahead ? mine : blocks[i];
+        score = lower;
+        mine = other;
       }
     }
   }
-  if (lane < N) s.count[lane] = count;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    s.kept[(column * kPages + own) * kKept + i] = scores[i] == 0 ? 0 : key_of(scores[i], blocks[i]);
 }
 
 // A scoring warp at the end of a segment: write the lists of its queries, or merge them if all others
@@ -329,8 +334,10 @@ __device__ __noinline__ void finish(const Params& p, S& s, int tile, int2 bounds
   for (int i = 0; i < kEach; ++i) {
     const int q = warp + i * kScorers;
     if (q >= queries) break;
-    const int n = keep_best<1>(s.kept[q], s.count[q], p.wanted, lane);
-    const Key mine = lane < n ? s.kept[q][lane] : 0;
+    constexpr int kKeys = 32 / N * kKept;
+    Key* keys = s.kept + q * kKeys;
+    const int n = keep_best<(kKeys + 31) / 32>(keys, kKeys, p.wanted, lane);
+    const Key mine = lane < n ? keys[lane] : 0;
     if (parts == 1) emit(p, bounds.x, q, s.at[q], mine, lane);
     else if (lane < kKept) p.parts[part * stride + q * kKept + lane] = mine;
   }
@@ -373,6 +380,7 @@ __global__ void __launch_bounds__(kThreads, GNOMON_CTAS_PER_SM)
     barrier_init(shared_address(&s.taken[threadIdx.x - 32]), 1);
   }
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  let_next_kernel_start();
   number_pages(p, s);
   const Range range{s.start[p.tiles], min(static_cast<int>(gridDim.x), s.start[p.tiles])};
   const int cta = blockIdx.x;
@@ -415,7 +423,7 @@ __global__ void __launch_bounds__(kThreads, GNOMON_CTAS_PER_SM)
     meet(kSegmentStarts);
     if (warp > kScorers) {
       meet(kQueriesReady);
-      keep<N>(p, s, first, stop, first - s.start[tile] + p.init, first - begin,
+      keep<N>(s, first, stop, first - s.start[tile] + p.init, first - begin,
               kTerms == 0 ? 64.0f : 1.0f);  // e4m3 codes count as 2^-6 of their value
       meet(kSegmentEnds);
       first = stop;
@@ -450,12 +458,10 @@ __global__ void __launch_bounds__(kThreads, GNOMON_CTAS_PER_SM)
       }
       stage += kGroups;
       if (stage >= kStages) stage -= kStages, parity ^= 1;
+      const float best = most_of_column<N>(most, lane);
       const int slot = k % kSlots;
       barrier_wait(shared_address(&s.taken[slot]), k / kSlots & 1 ^ 1);
-      float* to = &s.most[slot][8 * part_of_page + lane / 4][2 * (lane % 4)];
-#pragma unroll
-      for (int i = 0; i < N / 8; ++i)
-        *reinterpret_cast<float2*>(to + 8 * i) = {most[2 * i], most[2 * i + 1]};
+      s.most[slot][part_of_page][column_of<N>(lane)] = best;  // some lanes write the same
       if (lane == 0) reinterpret_cast<uint8_t*>(&s.invalid[slot])[part_of_page] = invalid;
       __syncwarp();
       if (lane == 0) barrier_arrive(shared_address(&s.scored[slot]));

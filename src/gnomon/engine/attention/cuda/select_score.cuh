@@ -25,6 +25,18 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   return most;
 }
 
+// Bring in bytes that nobody reads again: what else lies in the L2 cache stays there.
+__device__ __forceinline__ void bulk_copy_once(uint32_t to, const void* from, uint32_t bytes,
+                                               uint32_t bar) {
+  asm volatile(
+      "{\n.reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], "
+      "%2, [%3], policy;\n}" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(bar)
+      : "memory");
+}
+
 // What follows from the number of query columns N and the page format.
 template <int N, bool kNv>
 struct Shape {
@@ -34,9 +46,9 @@ struct Shape {
   // other half of the elements zeroed, and a group is two products.
   static constexpr int kHalves = kNv ? 2 : 1;
   static constexpr int kColumns = kHalves * N;
-  // A step is the products of as many scale groups as fill sixteen accumulators a lane.
-  static constexpr int kGroups = 32 / kColumns < 4 ? (32 / kColumns > 1 ? 32 / kColumns : 1) : 4;
-  static constexpr int kPerTile = 4 / kGroups;  // steps of sixteen tokens a warp
+  // A step is as many products as fill eight accumulators a lane, one at least.
+  static constexpr int kProducts = N == 8 ? 2 : 1;
+  static constexpr int kPerTile = 4 * kHalves / kProducts;  // steps of sixteen tokens a warp
 };
 
 // What a lane needs of one tile of sixteen tokens: its share of the codes, and its tokens' scales.
@@ -92,11 +104,14 @@ __device__ __forceinline__ void score_page(const uint8_t* page, int part, int la
                                            float (&most)[N / 4], Release release) {
   using Of = Shape<N, kNv>;
   constexpr int kSteps = 2 * Of::kPerTile;
-  constexpr int kSums = N / 2;  // accumulators of a product
+  constexpr int kSums = N / 2;                          // accumulators of a product
+  constexpr int kSame = Of::kHalves > Of::kProducts ? 2 : 1;  // steps with the same keys
+  constexpr int kGroups = Of::kProducts > Of::kHalves ? 2 : 1;  // scale groups of a step
+  constexpr int kOperands = kSame == 2 ? (kDepth + 2) / 2 : kDepth;
   Tile<kNv> tile[2];
   tile[0].load(page, 2 * part, lane);
-  float sum[kDepth][Of::kGroups][Of::kHalves][kSums];
-  uint32_t a[kDepth][Of::kGroups][4];
+  float sum[kDepth][Of::kProducts][kSums];
+  uint32_t a[kOperands][kGroups][4];
   float score[kSums];
 #pragma unroll
   for (int i = 0; i < N / 4; ++i) most[i] = __int_as_float(0xff800000);
@@ -104,27 +119,28 @@ __device__ __forceinline__ void score_page(const uint8_t* page, int part, int la
   for (int i = 0; i < kSteps + kDepth - 1; ++i) {
     if (i < kSteps) {
       const Tile<kNv>& from = tile[i / Of::kPerTile];
-      const int d = i % kDepth;
+      const int d = i % kDepth, o = i / kSame % kOperands;
+      const int first = i % Of::kPerTile * Of::kProducts;  // product of the tile
+      if (i % kSame == 0) {
 #pragma unroll
-      for (int g = 0; g < Of::kGroups; ++g) {
-        const int s = i % Of::kPerTile * Of::kGroups + g;
-        a[d][g][0] = even_codes(from.low[s]);
-        a[d][g][1] = even_codes(from.high[s]);
-        a[d][g][2] = odd_codes(from.low[s]);
-        a[d][g][3] = odd_codes(from.high[s]);
+        for (int g = 0; g < kGroups; ++g) {
+          const int s = first / Of::kHalves + g;
+          a[o][g][0] = even_codes(from.low[s]);
+          a[o][g][1] = even_codes(from.high[s]);
+          a[o][g][2] = odd_codes(from.low[s]);
+          a[o][g][3] = odd_codes(from.high[s]);
 #pragma unroll
-        for (int w = 0; w < 4; ++w) asm volatile("" : "+r"(a[d][g][w])::"memory");
+          for (int w = 0; w < 4; ++w) asm volatile("" : "+r"(a[o][g][w])::"memory");
+        }
       }
       if (i == Of::kPerTile - 1) tile[1].load(page, 2 * part + 1, lane);
       if (i == kSteps - 1) release();
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-      for (int g = 0; g < Of::kGroups; ++g) {
-        const int s = i % Of::kPerTile * Of::kGroups + g;
-#pragma unroll
-        for (int h = 0; h < Of::kHalves; ++h)
-          product<N>(sum[d][g][h], a[d][g],
-                     b + static_cast<uint64_t>((s * 32 * Of::kColumns + h * N * 16) >> 4));
+      for (int n = 0; n < Of::kProducts; ++n) {
+        const int s = (first + n) / Of::kHalves, h = (first + n) % Of::kHalves;
+        product<N>(sum[d][n], a[o][kGroups == 2 ? n : 0],
+                   b + static_cast<uint64_t>((s * 32 * Of::kColumns + h * N * 16) >> 4));
       }
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     }
@@ -132,6 +148,7 @@ __device__ __forceinline__ void score_page(const uint8_t* page, int part, int la
     if (j >= 0) {
       const Tile<kNv>& from = tile[j / Of::kPerTile];
       const int d = j % kDepth;
+      const int first = j % Of::kPerTile * Of::kProducts;
       if (i < kSteps) {
         asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kDepth - 1) : "memory");
       } else if (i == kSteps && kDepth == 3) {
@@ -140,23 +157,19 @@ __device__ __forceinline__ void score_page(const uint8_t* page, int part, int la
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
       }
 #pragma unroll
-      for (int g = 0; g < Of::kGroups; ++g)
+      for (int n = 0; n < Of::kProducts; ++n)
 #pragma unroll
-        for (int h = 0; h < Of::kHalves; ++h)
+        for (int c = 0; c < kSums; ++c) asm volatile("" : "+f"(sum[d][n][c])::"memory");
 #pragma unroll
-          for (int c = 0; c < kSums; ++c) asm volatile("" : "+f"(sum[d][g][h][c])::"memory");
-#pragma unroll
-      for (int g = 0; g < Of::kGroups; ++g) {
-        const int s = j % Of::kPerTile * Of::kGroups + g;
+      for (int n = 0; n < Of::kProducts; ++n) {
+        const int s = (first + n) / Of::kHalves, h = (first + n) % Of::kHalves;
         float scale[2][Of::kHalves];
         from.scale(0, s, scale[0]);
         from.scale(1, s, scale[1]);
 #pragma unroll
-        for (int h = 0; h < Of::kHalves; ++h)
-#pragma unroll
-          for (int c = 0; c < kSums; ++c)  // row c / 2 % 2, column 8 (c / 4) + c % 2 of the lane's
-            score[c] = s == 0 && h == 0 ? scale[c / 2 % 2][h] * sum[d][g][h][c]
-                                        : fmaf(scale[c / 2 % 2][h], sum[d][g][h][c], score[c]);
+        for (int c = 0; c < kSums; ++c)  // row c / 2 % 2, column 8 (c / 4) + c % 2 of the lane's
+          score[c] = first + n == 0 ? scale[c / 2 % 2][h] * sum[d][n][c]
+                                    : fmaf(scale[c / 2 % 2][h], sum[d][n][c], score[c]);
       }
       if (j % Of::kPerTile == Of::kPerTile - 1) {
 #pragma unroll
@@ -167,6 +180,37 @@ __device__ __forceinline__ void score_page(const uint8_t* page, int part, int la
       }
     }
   }
+}
+
+// The column whose largest product lane l returns from most_of_column.
+template <int N>
+__device__ __forceinline__ int column_of(int lane) {
+  const int pair = N == 8 ? 0 : N == 16 ? lane >> 4 : 2 * (lane >> 4) + (lane >> 3 & 1);
+  const int odd = lane >> (N == 8 ? 4 : N == 16 ? 3 : 2) & 1;
+  return 8 * pair + 2 * (lane % 4) + odd;
+}
+
+// Largest product of a column over a warp's tokens, from what score_page leaves.
+template <int N>
+__device__ __forceinline__ float most_of_column(float (&most)[N / 4], int lane) {
+  int left = N / 4;
+#pragma unroll
+  for (int d = 16; d >= 4; d /= 2) {
+    if (left > 1) {  // give one half away, keep the other
+      left /= 2;
+      const bool upper = lane & d;
+#pragma unroll
+      for (int i = 0; i < N / 8; ++i)
+        if (i < left) {
+          const float keep = upper ? most[i + left] : most[i];
+          const float give = upper ? most[i] : most[i + left];
+          most[i] = max_or_nan(keep, __shfl_xor_sync(~0u, give, d));
+        }
+    } else {
+      most[0] = max_or_nan(most[0], __shfl_xor_sync(~0u, most[0], d));
+    }
+  }
+  return most[0];
 }
 
 }  // namespace
