@@ -2,7 +2,7 @@
 
 A program holds some heads of one kind of some rows. Queries are written out; keys and index keys go
 on into their pages, values without norm and rope. Which program does what follows from its number:
-first those of q, then index q, keys, values, index keys.
+those for the cache, which have most to do, come first.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from gnomon.engine.layouts.base import CacheLayout
 
 #: (row, head) pairs a program holds: of queries, and of vectors for the cache, whose quantisation
 #: takes more registers.
-_QUERIES = 16
-_STORED = 8
+_QUERIES = 32
+_STORED = 16
 _ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float8_e4m3fn: 2}
 
 
@@ -93,7 +93,7 @@ def _store_query(to, d, known, value, INPUT: tl.constexpr, ELEM: tl.constexpr, B
 def _project_kernel(
     x_ptr, slots_ptr, cos_ptr, sin_ptr, q_norm, k_norm, index_q_norm, index_k_norm,
     q_ptr, index_q_ptr, k_ptr, v_ptr, index_ptr, sanitised_ptr,
-    rows, columns, block_size, eps, end_q, end_index_q, end_k, end_v,
+    rows, columns, block_size, eps, end_k, end_v, end_index_k, end_index_q,
     Q_HEADS: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, INDEX_DIM: tl.constexpr,
     HALF: tl.constexpr, HALF_WIDE: tl.constexpr, REST_WIDE: tl.constexpr,
     INDEX_REST_WIDE: tl.constexpr, INPUT: tl.constexpr, INDEX_Q: tl.constexpr,
@@ -109,23 +109,10 @@ def _project_kernel(
 ):  # fmt: skip
     """See the module; INDEX_DIM is 0 without an index branch."""
     pid = tl.program_id(0)
-    if pid < end_q:
-        _write_queries(
-            x_ptr, q_ptr, q_norm, cos_ptr, sin_ptr, pid, rows, columns, eps,
-            Q_HEADS, DIM, HALF, INPUT, INPUT, HALF_WIDE, REST_WIDE, BITS, Q_WIDE, QUERIES,
-        )  # fmt: skip
-    elif pid < end_index_q:
-        if INDEX_DIM > 0:
-            _write_queries(
-                x_ptr + (Q_HEADS + 2 * HEADS) * DIM, index_q_ptr, index_q_norm, cos_ptr, sin_ptr,
-                pid - end_q, rows, columns, eps,
-                HEADS, INDEX_DIM, HALF, INPUT, INDEX_Q, HALF_WIDE, INDEX_REST_WIDE, BITS,
-                INDEX_WIDE, QUERIES,
-            )  # fmt: skip
-    elif pid < end_k:
+    if pid < end_k:
         _store_vectors(
             x_ptr + Q_HEADS * DIM, slots_ptr, k_norm, cos_ptr, sin_ptr, k_ptr, sanitised_ptr,
-            pid - end_index_q, rows, columns, block_size, eps, HEADS, HALF, INPUT, True, DIM,
+            pid, rows, columns, block_size, eps, HEADS, HALF, INPUT, True, DIM,
             TOKENS, K_ELEM, K_SCALE, K_GROUP, K_BYTES, K_SCALE_AT, K_ORDER, WIDE, STORED,
         )  # fmt: skip
     elif pid < end_v:
@@ -134,7 +121,7 @@ def _project_kernel(
             sanitised_ptr, pid - end_k, rows, columns, block_size, eps, HEADS, HALF, INPUT, False,
             DIM, TOKENS, V_ELEM, V_SCALE, V_GROUP, V_BYTES, V_SCALE_AT, V_ORDER, WIDE, STORED,
         )  # fmt: skip
-    else:
+    elif pid < end_index_k:
         if INDEX_DIM > 0:
             _store_vectors(
                 x_ptr + (Q_HEADS + 2 * HEADS) * DIM + HEADS * INDEX_DIM, slots_ptr, index_k_norm,
@@ -142,6 +129,19 @@ def _project_kernel(
                 eps, 1, HALF, INPUT, True, INDEX_DIM, TOKENS,
                 I_ELEM, I_SCALE, I_GROUP, I_BYTES, I_SCALE_AT, I_ORDER, 1, STORED,
             )  # fmt: skip
+    elif pid < end_index_q:
+        if INDEX_DIM > 0:
+            _write_queries(
+                x_ptr + (Q_HEADS + 2 * HEADS) * DIM, index_q_ptr, index_q_norm, cos_ptr, sin_ptr,
+                pid - end_index_k, rows, columns, eps,
+                HEADS, INDEX_DIM, HALF, INPUT, INDEX_Q, HALF_WIDE, INDEX_REST_WIDE, BITS,
+                INDEX_WIDE, QUERIES,
+            )  # fmt: skip
+    else:
+        _write_queries(
+            x_ptr, q_ptr, q_norm, cos_ptr, sin_ptr, pid - end_index_q, rows, columns, eps,
+            Q_HEADS, DIM, HALF, INPUT, INPUT, HALF_WIDE, REST_WIDE, BITS, Q_WIDE, QUERIES,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -268,11 +268,11 @@ def project(
 
     kv = programs(heads, wide, _STORED)
     sizes = (
-        programs(q_heads, q_wide, _QUERIES),
-        programs(heads, index_wide, _QUERIES) if index_dim else 0,
         kv, kv, programs(1, 1, _STORED) if index_dim else 0,
+        programs(heads, index_wide, _QUERIES) if index_dim else 0,
+        programs(q_heads, q_wide, _QUERIES),
     )  # fmt: skip
-    ends = [sum(sizes[: i + 1]) for i in range(5)]
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     nothing = projected  # in place of tensors that are not there
     _project_kernel[(ends[4],)](
         projected, rows.slots, turn.cos, turn.sin, norms.q, norms.k,
