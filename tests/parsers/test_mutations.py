@@ -87,7 +87,7 @@ def damaged(kind: str, rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_a_damaged_reply_is_read_alike_however_it_is_cut(
     kind: str, seed: int, truncated: bool
@@ -108,7 +108,7 @@ def test_a_damaged_reply_is_read_alike_however_it_is_cut(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_whatever_was_damaged_the_next_call_is_read(kind: str, seed: int) -> None:
     dialect, write, opener, closer = KINDS[kind]

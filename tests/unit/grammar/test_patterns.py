@@ -6,15 +6,26 @@ import random
 import re
 
 import pytest
-from benchmarks.grammar_fuzz import NASTY, anchored
+from benchmarks.grammar_fuzz import NASTY, Prober, anchored, documents
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.structured.walk import tokenizer
 from tests.unit.grammar.allowing import allows
 
 from gnomon.engine.grammar.automaton import MAX_STATES, Automaton, overlap
+from gnomon.engine.grammar.dialects import DIALECTS
 from gnomon.engine.grammar.limits import Limits
 from gnomon.engine.grammar.regex import Pattern, PatternUnsupported, Run
-from gnomon.engine.grammar.reply import Json, Start, reply_grammar
+from gnomon.engine.grammar.reply import (
+    Calls,
+    Function,
+    Json,
+    RequestUnsupported,
+    Start,
+    reply_grammar,
+)
+from gnomon.engine.grammar.vocabulary import WRITTEN_MARKERS, token_bytes
+from gnomon.engine.models.loader import resolve_model
 
 texts = st.text(st.sampled_from('abcxyP09,@- é漢]"\\<\n_'), max_size=24)
 
@@ -118,3 +129,24 @@ def test_long_runs_are_counted_without_a_state_each() -> None:
         assert len(source) < 2000
         for length in (2, 3, 4000, 4001):
             assert allows(source, f'"{"f" * length}"') is (3 <= length <= 4000)
+
+
+@pytest.mark.parametrize("dialect", [*DIALECTS, "json"])
+def test_random_schemas_compile_and_lead_into_no_dead_end(dialect: str) -> None:
+    """The walk raises where a grammar allows nothing; refusals name their keyword."""
+    tokens = token_bytes(resolve_model("nano"), tokenizer().size, WRITTEN_MARKERS)
+    prober = Prober(tokens, tokenizer().id_of("[e~["))
+    masks, refused = 0, set()
+    for at, document in enumerate(documents(seed=9, cases=40)):
+        calls = Calls([Function("f", document, True, "f")], True, True)
+        wanted = (None, Json(document, "j")) if dialect == "json" else (calls, None)
+        spoken = DIALECTS.get(dialect, DIALECTS["minimax_m3"])
+        try:
+            source = reply_grammar(Start.CONTENT, *wanted, Limits(), spoken)
+        except RequestUnsupported as error:
+            refused.add(error.keyword)
+            continue
+        grammar, _ = prober.compiled(source)
+        masks += len(prober.masks(grammar, random.Random(at), 60, greedy=at % 3 == 0))
+    assert masks > 500
+    assert refused <= {"pattern", "maxLength"}
