@@ -14,14 +14,16 @@ import torch
 from gnomon.engine.errors import CheckpointError
 from gnomon.engine.models.config import ModelConfig, read_json_object
 from gnomon.engine.models.dummy import fill
-from gnomon.engine.models.matrix import Matrix
+from gnomon.engine.models.matrix import PACKED, Matrix
 from gnomon.engine.models.minimax_m3 import MiniMaxM3
 from gnomon.engine.models.progress import progress
 from gnomon.engine.models.quantise import quantise
+from gnomon.engine.models.sharding import rank_config, shard
 from gnomon.engine.models.shards import INDEX, checkpoint_headers, read_tensors, shard_files
 from gnomon.engine.models.stored import Piece, Stored, locate
-from gnomon.engine.models.weight_formats import Formats, WeightGroup, group_of
-from gnomon.engine.models.weights import empty_weights, released_targets
+from gnomon.engine.models.tensors import tensor_shapes
+from gnomon.engine.models.weight_formats import GROUP, Formats, WeightGroup, group_of
+from gnomon.engine.models.weights import ModelWeights, empty_weights, released_targets
 from gnomon.engine.options import ComputeDtype, EngineOptions, LoadFormat, WeightFormat
 
 
@@ -131,14 +133,44 @@ def load_model(
         CheckpointError: naming every missing, unexpected, misshapen or unreadable tensor, or a
             matrix that is already packed in another format than asked.
     """
+    return MiniMaxM3(config, load_weights(path, config, options, device))
+
+
+def load_weights(
+    path: Path | str,
+    config: ModelConfig,
+    options: EngineOptions,
+    device: torch.device | str = "cpu",
+    rank: int = 0,
+    ranks: int = 1,
+) -> ModelWeights:
+    """The weights of one tensor-parallel rank: its part of each tensor, packed as it is stored.
+
+    Args:
+        path: see :func:`load_model`.
+        config: of the whole model.
+        options: see :func:`load_model`.
+        device: where the weights go.
+        rank: 0 to ``ranks - 1``.
+        ranks: tensor-parallel size; see :func:`gnomon.engine.models.sharding.sharding_problems`.
+
+    Raises:
+        CheckpointError: see :func:`load_model`.
+    """
     where = torch.device(device)
     dtype = compute_dtype(options, where)
+    held = rank_config(config, rank, ranks)
     if options.load_format is LoadFormat.DUMMY:
-        return _dummy_model(config, options, dtype, where)
+        return _random_weights(held, options, dtype, where)
     stored = stored_tensors(Path(path), config)
-    weights = empty_weights(config, dtype, where, loaded_formats(stored, options))
-    _stream(stored, released_targets(config, weights))
-    return MiniMaxM3(config, weights)
+    weights = empty_weights(held, dtype, where, loaded_formats(stored, options))
+    shapes = tensor_shapes(config)
+    targets = {
+        name: (target, shard(config, name, shapes[name], rank, ranks))
+        for name, target in released_targets(held, weights).items()
+    }
+    _stream(stored, targets)
+    return weights
 
 
 def has_weights(path: Path) -> bool:
@@ -182,64 +214,82 @@ def asked_formats(options: EngineOptions) -> Callable[[str], WeightFormat | None
     return lambda name: by_group.get(group_of(name))
 
 
-def _dummy_model(
+def _random_weights(
     config: ModelConfig, options: EngineOptions, dtype: torch.dtype, device: torch.device
-) -> MiniMaxM3:
+) -> ModelWeights:
+    """Each tensor from a stream of its own, so that ranks agree about what all of them hold."""
     asked = asked_formats(options)
     weights = empty_weights(config, dtype, device, lambda name: asked(name) or WeightFormat.PLAIN)
-    generator = torch.Generator(device).manual_seed(options.seed & (2**63 - 1))
+    generator = torch.Generator(device)
     for name, target in released_targets(config, weights).items():
-        fill(name, target, generator)
-    return MiniMaxM3(config, weights)
+        digest = hashlib.sha256(f"{options.seed}/{name}".encode()).digest()
+        fill(name, target, generator.manual_seed(int.from_bytes(digest[:4])))
+    return weights
 
 
-def _stream(stored: Mapping[str, Stored], targets: Mapping[str, torch.Tensor | Matrix]) -> None:
+Target = tuple[torch.Tensor | Matrix, tuple[slice, ...]]
+"""Where a tensor goes, and which part of it: one slice a dim."""
+
+
+def _stream(stored: Mapping[str, Stored], targets: Mapping[str, Target]) -> None:
     """Read every file once, one tensor at a time, into the targets that want it."""
     wanted: dict[Path, dict[str, list[tuple[str, str, Piece]]]] = {}
     for name in targets:
         for role, piece in stored[name].pieces.items():
             users = wanted.setdefault(piece.file, {}).setdefault(piece.stored_name, [])
             users.append((name, role, piece))
-    total = sum(file.stat().st_size for file in wanted)
+    total = sum(stored[name].nbytes for name in targets)
     with progress("loading weights", total) as advance:
         for file, tensors in sorted(wanted.items()):
             for stored_name, tensor in read_tensors(file, list(tensors)):
                 for name, role, piece in tensors[stored_name]:
                     part = tensor[piece.index] if piece.index else tensor
+                    target, held = targets[name]
                     try:
-                        put(targets[name], role, part)
+                        put(target, role, part, held)
                     except ValueError as error:
                         raise CheckpointError(
                             f"{stored_name} of {file.name} cannot be used: {error}"
                         ) from error
-                advance(tensor.nbytes)
+                    advance(part.nbytes)
                 del tensor, part  # before the next one is read
 
 
-def put(target: torch.Tensor | Matrix, role: str, tensor: torch.Tensor) -> None:
-    """Copy one stored tensor into its place.
+def put(
+    target: torch.Tensor | Matrix,
+    role: str,
+    tensor: torch.Tensor,
+    held: tuple[slice, ...] | None = None,
+) -> None:
+    """Copy one stored tensor, or the part of it that is held, into its place.
 
     Args:
         target: a tensor, or a matrix in the stored format or (from a plain source) in another.
         role: "data", "scale", "multiplier" or "divisor".
         tensor: what the file holds.
+        held: the part as slices of the tensor's rows and input features; None is all of it.
 
     Raises:
         ValueError: a scale or factor is NaN or not positive, or a plain source cannot be packed.
     """
     if isinstance(target, torch.Tensor):
-        target.copy_(tensor)
+        target.copy_(tensor if held is None else tensor[held])
     elif role == "data":
         packed = target.format is not WeightFormat.PLAIN
         if packed and tensor.dtype.is_floating_point and tensor.itemsize > 1:
             made = quantise(tensor.to(target.data.device), target.format)
+            if held is not None:
+                made = made.rows(held[0].start, held[0].stop)
+                made = made.columns(held[1].start, held[1].stop)
             for place, source in zip(target.tensors, made.tensors, strict=True):
                 place.copy_(source)
         else:
-            target.data.copy_(tensor)
+            per_byte = 2 if target.format in PACKED else 1
+            target.data.copy_(_part(tensor, held, per_byte))
     elif role == "scale":
         assert target.scale is not None
         e4m3 = target.scale.dtype is torch.float8_e4m3fn
+        tensor = _part(tensor, held, GROUP[target.format])
         codes = tensor.view(torch.uint8)
         if bool(((codes & 0x7F) == 0x7F if e4m3 else codes == 0xFF).any()):
             raise ValueError("it has a scale that is NaN")
@@ -250,3 +300,11 @@ def put(target: torch.Tensor | Matrix, role: str, tensor: torch.Tensor) -> None:
         if not 0 < factor < math.inf:
             raise ValueError(f"its factor is {factor}; it must be positive and finite")
         target.row_scale.fill_(factor if role == "multiplier" else 1.0 / factor)
+
+
+def _part(tensor: torch.Tensor, held: tuple[slice, ...] | None, features: int) -> torch.Tensor:
+    """Rows and columns of a stored tensor whose columns stand for ``features`` inputs each."""
+    if held is None:
+        return tensor
+    rows, inputs = held
+    return tensor[rows, inputs.start // features : -(-inputs.stop // features)]

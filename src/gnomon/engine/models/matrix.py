@@ -17,7 +17,8 @@ from gnomon.engine.models.weight_formats import GROUP, groups, width_problem
 from gnomon.engine.options import WeightFormat
 from gnomon.engine.row_tiles import linear
 
-_PACKED = (WeightFormat.MXFP4, WeightFormat.NVFP4)
+PACKED = (WeightFormat.MXFP4, WeightFormat.NVFP4)
+"""Formats with two elements a byte."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Matrix:
                     f"input features {start} to {stop} cut a {self.format.value} group of {size}"
                 )
             scale = slice(start // size, -(-stop // size))
-            data = slice(start // 2, stop // 2) if self.format in _PACKED else data
+            data = slice(start // 2, stop // 2) if self.format in PACKED else data
         return Matrix(
             self.format,
             stop - start,
@@ -94,7 +95,7 @@ class Matrix:
         """
         if self.scale is None:
             return self.data.float()
-        packed = self.format in _PACKED
+        packed = self.format in PACKED
         elements = decode_bytes(self.data) if packed else self.data.float()
         scale = e8m0_values(self.scale) if self.row_scale is None else self.scale.float()
         wide = scale.repeat_interleave(GROUP[self.format], dim=-1)[..., : self.width]

@@ -8,6 +8,7 @@ key head, norms and the router are on every rank.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from gnomon.engine.models.config import ModelConfig
 from gnomon.engine.models.tensors import Shape
@@ -46,6 +47,24 @@ def shard(config: ModelConfig, name: str, shape: Shape, rank: int, ranks: int) -
     elif _BY_COLUMNS.search(name):
         whole[1] = _share(shape[1], rank, ranks)
     return tuple(whole)
+
+
+def rank_config(config: ModelConfig, rank: int, ranks: int) -> ModelConfig:
+    """The model as one rank holds it: its share of heads, widths and vocabulary."""
+    if ranks == 1:
+        return config
+    kv_heads = kv_heads_of_rank(config, ranks)
+    part = _share(config.vocab_size, rank, ranks)
+    return replace(
+        config,
+        num_heads=config.num_heads // ranks,
+        num_kv_heads=kv_heads,
+        num_index_heads=kv_heads if config.num_index_heads else 0,
+        dense_intermediate_size=config.dense_intermediate_size // ranks,
+        expert_intermediate_size=config.expert_intermediate_size // ranks,
+        shared_intermediate_size=config.shared_intermediate_size // ranks,
+        vocab_size=part.stop - part.start,
+    )
 
 
 def rank_shape(config: ModelConfig, name: str, shape: Shape, ranks: int) -> Shape:

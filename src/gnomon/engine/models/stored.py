@@ -9,6 +9,7 @@ multiplies (ModelOpt's ``weight_scale_2``) or divides (compressed-tensors' ``wei
 from __future__ import annotations
 
 import logging
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 FLOAT_DTYPES = ("F32", "F16", "BF16")
 _BYTE_SCALES = ("U8", "F8_E8M0")
+_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "U8": 1}
 _MOST_NAMED = 8  # problems of one kind spelled out in an error
 
 _ROLES = {
@@ -72,6 +74,12 @@ class Stored:
 
     format: WeightFormat
     pieces: dict[str, Piece]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pieces in the files."""
+        sizes = (math.prod(p.shape) * _ITEM_BYTES[p.dtype] for p in self.pieces.values())
+        return sum(sizes)
 
 
 @dataclass
