@@ -6,6 +6,7 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,13 @@ from tests.unit.models.spellings import released
 
 from gnomon.engine.errors import CheckpointError
 from gnomon.engine.memory import plan_memory
-from gnomon.engine.models import loader
+from gnomon.engine.models import streaming
 from gnomon.engine.models.config import ModelConfig, load_config, parse_config
 from gnomon.engine.models.loader import fingerprint, load_model, resolve_model
 from gnomon.engine.models.matrix import Matrix
 from gnomon.engine.models.minimax_m3 import MiniMaxM3
 from gnomon.engine.models.presets.random_weights import random_weights
+from gnomon.engine.models.progress import progress
 from gnomon.engine.models.tensors import tensor_shapes
 from gnomon.engine.models.weights import MlpWeights, empty_weights, released_targets
 from gnomon.engine.options import EngineOptions
@@ -94,7 +96,7 @@ def test_one_stored_tensor_is_held_at_a_time(
 ) -> None:
     save(folder, tensors, shards=3)
     alive: list[weakref.ref[torch.Tensor]] = []
-    read = loader.read_tensors
+    read = streaming.read_tensors
 
     def watched(file: Path, names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
         for name in names:
@@ -104,7 +106,7 @@ def test_one_stored_tensor_is_held_at_a_time(
             yield name, tensor
             del tensor
 
-    monkeypatch.setattr(loader, "read_tensors", watched)
+    monkeypatch.setattr(streaming, "read_tensors", watched)
     load(folder, expert_weights=experts)
     assert len(alive) == len(tensors)
 
@@ -325,3 +327,29 @@ def test_the_fingerprint_covers_what_decides_the_output(folder: Path, tensors: T
     seen.add(fingerprint(folder))
     assert len(seen) == 5
     assert all(len(digest) == 64 for digest in seen)
+
+
+def test_a_log_tells_every_tenth_of_a_load(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with progress("loading weights", 20 * 10**6) as advance:
+        for _ in range(40):
+            advance(500_000)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"loading weights: {mb} of 20 MB" for mb in range(2, 21, 2)]
+
+
+def test_a_load_advances_by_all_that_is_read(
+    folder: Path, tensors: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(folder, tensors)
+    told: list[int] = []
+
+    @contextmanager
+    def watched(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+        told.append(-total_bytes)
+        yield told.append
+
+    monkeypatch.setattr(streaming, "progress", watched)
+    load(folder)
+    assert told[0] < 0
+    assert sum(told) == 0

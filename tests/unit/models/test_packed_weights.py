@@ -19,10 +19,11 @@ from tests.unit.models.spellings import released
 
 from gnomon.engine.errors import CheckpointError
 from gnomon.engine.models.config import load_config, parse_config
-from gnomon.engine.models.loader import load_model, put
+from gnomon.engine.models.loader import load_model
 from gnomon.engine.models.matrix import Linear, Matrix, empty_matrix
 from gnomon.engine.models.minimax_m3 import MiniMaxM3
 from gnomon.engine.models.presets.random_weights import random_weights
+from gnomon.engine.models.streaming import put
 from gnomon.engine.models.weight_formats import WeightGroup, group_of, matrix_bytes
 from gnomon.engine.models.weights import MlpWeights
 from gnomon.engine.options import CacheFormat, EngineOptions, WeightFormat
