@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 MAX_SOURCE_BYTES = 1024 * 1024
 MAX_GRAMMAR_BYTES = 128 * 1024 * 1024
-MAX_WORK = 200_000_000
-"""Most character classes times tokens of a grammar: each pair costs about 0.1 µs to compile."""
+MAX_WORK = 100_000_000
+"""Most character classes times tokens of a grammar: a pair costs 0.1 to 0.3 µs to compile."""
 MASK_BUDGET_S = 0.05
 """What a mask may take; a grammar whose masks take longer on average is refused."""
 _CACHED = 128

@@ -13,12 +13,10 @@ _HEX4 = r"[0-9a-fA-F]{1,4}"
 _NAME, _MARKED = r"[a-zA-Z0-9_]", r"[a-zA-Z0-9_.~\-]"
 
 
-def _host(label: int, labels: int) -> str:
-    one = rf"[a-zA-Z0-9](-?[a-zA-Z0-9]){{0,{label}}}"
-    return rf"{one}(\.{one}){{0,{labels}}}\.[a-zA-Z]{{2,12}}"
-
-
-_HOST, _SHORT_HOST = _host(30, 3), _host(6, 1)
+_LABEL = r"[a-zA-Z0-9]+(-+[a-zA-Z0-9]+)*"
+_HOST = rf"{_LABEL}(\.{_LABEL}){{0,4}}\.[a-zA-Z]{{2,12}}"
+_SHORT_LABEL = r"[a-zA-Z0-9](-?[a-zA-Z0-9]){0,6}"
+_SHORT_HOST = rf"{_SHORT_LABEL}(\.{_SHORT_LABEL})?\.[a-zA-Z]{{2,12}}"
 
 FORMATS: dict[str, str] = {
     "date": _DATE,
@@ -33,7 +31,11 @@ FORMATS: dict[str, str] = {
     "uri": rf"https?://{_HOST}(:[1-9][0-9]{{1,3}})?(/{_MARKED}*)*"
     rf"(\?({_MARKED}|[=&])+)?(#{_MARKED}+)?",
 }
-"""Only Gregorian dates that exist, only clock times that exist; leap days in plain leap years."""
+"""Only Gregorian dates that exist, only clock times that exist; leap days in plain leap years.
+
+The lengths of host names and their parts are the model's: counting them would take hundreds of
+states, each of which costs a large vocabulary time to compile.
+"""
 
 SHORT_FORMATS: dict[str, str] = {
     **FORMATS,
