@@ -116,7 +116,7 @@ def test_a_list_of_a_pad_row_is_refused():
     index_q, q = world.queries(rows)
     chosen = CHECKED.select(world.cache, rows, index_q, RULE).blocks
     chosen[0, 0, 0] = 0
-    with pytest.raises(AttentionContractError, match="row 0, head 0.*the row is padding"):
+    with pytest.raises(AttentionContractError, match=r"row 0, head 0.*the row is padding"):
         CHECKED.sparse(world.cache, rows, q, Selection(chosen))
 
 

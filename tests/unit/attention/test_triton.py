@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gnomon.engine.attention.heads import HeadNorms, rotation
 from gnomon.engine.attention.reference.backend import ReferenceBackend
 from gnomon.engine.attention.rows import SelectionRule
+from gnomon.engine.attention.triton.backend import TritonBackend
 from gnomon.engine.errors import NonFiniteCacheInput
 from gnomon.engine.options import CacheFormat
 
-from .conftest import BACKENDS
-from .paged import Chunk, Shape, World, observe
+from .conftest import BACKENDS, ON_GPU
+from .paged import Chunk, OnGpu, Shape, World, observe
 
 formats = pytest.mark.parametrize("fmt", CacheFormat)
 REFERENCE = ReferenceBackend()
@@ -109,3 +111,19 @@ def test_a_strict_backend_refuses_what_is_not_finite(triton):
     getattr(triton, "backend", triton).strict = True
     with pytest.raises(NonFiniteCacheInput, match="mxfp4_16x32"):
         world.write_all(triton)
+
+
+def test_a_backend_may_make_e4m3_index_queries_of_its_own_accord():
+    world = World(CacheFormat.MXFP4, [4])
+    dim = world.shape.dim
+    rows = world.batch([Chunk(0, 4)])
+    x = torch.randn(4, (2 * 4 + 3) * dim)
+    norms = HeadNorms(*torch.zeros(4, dim), 1e-6)
+    turn = rotation(rows.positions, 1e4, dim // 2)
+    made = {}
+    for dtype in (None, torch.float8_e4m3fn):
+        own = TritonBackend(index_dtype=dtype)
+        made[dtype] = (OnGpu(own) if ON_GPU else own).project(world.cache, rows, x, norms, turn)
+    assert made[None].index_q.dtype == torch.float32
+    wanted = made[None].index_q.to(torch.float8_e4m3fn).float()
+    assert torch.equal(made[torch.float8_e4m3fn].index_q.float(), wanted)

@@ -42,14 +42,22 @@ class TritonBackend:
             the steps they cover (they are compiled at first use), "triton" for Triton alone.
         strict: refuse NaN and Inf on the way into the cache instead of storing the largest finite
             code and counting; waits for the device on every write.
+        index_dtype: dtype of the index queries that :meth:`project` makes if it is not told
+            otherwise: float8_e4m3fn for the fastest selection over 4-bit pages, None for the
+            projection's.
     """
 
     name = "triton"
 
     def __init__(
-        self, *, kernels: Literal["hopper", "triton"] = "triton", strict: bool = False
+        self,
+        *,
+        kernels: Literal["hopper", "triton"] = "triton",
+        strict: bool = False,
+        index_dtype: torch.dtype | None = None,
     ) -> None:
         self.strict = strict
+        self.index_dtype = index_dtype
         self._plans = Plans()
         self._hopper = kernels == "hopper"
         interpreted = bool(triton.knobs.runtime.interpret)
@@ -77,6 +85,7 @@ class TritonBackend:
                 blocks of another size than the pages.
         """
         check_write(cache, rows, has_index=norms.has_index)
+        index_dtype = index_dtype or self.index_dtype
         if self.strict:
             return reference_project(cache, rows, projected, norms, turn, index_dtype, strict=True)
         return project(cache, rows, projected, norms, turn, index_dtype, self._arithmetic)
