@@ -95,6 +95,11 @@ def test_a_server_without_accelerators_shares_with_nobody() -> None:
         dram_budget(hardware("cpu"), Topology(tp=1), 0.5)
 
 
+def test_a_share_below_a_gigabyte_is_refused_and_not_rounded_to_nothing() -> None:
+    with pytest.raises(ValueError, match="less than 1 GB"):
+        dram_budget(hardware("h100"), Topology(tp=1), 0.001)
+
+
 def workers(tp: int) -> Topology:
     half = {"workers": 2, "tp": tp}
     return Topology.model_validate({"prefill": half, "decode": half, "transfer": "nixl"})

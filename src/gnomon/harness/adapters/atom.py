@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnomon.harness.adapters.dialogue import template_kwargs
+from gnomon.harness.adapters.offload import rank_gigabytes
 from gnomon.harness.adapters.protocol import (
     Command,
     Deployment,
@@ -22,7 +23,6 @@ from gnomon.harness.nouns import ServerAddress
 from gnomon.harness.recipes.flags import set_flags
 from gnomon.harness.recipes.memory import PoolRule
 from gnomon.harness.recipes.point import Point
-from gnomon.harness.recipes.quantities import GB
 from gnomon.harness.recipes.serving import Serving
 
 _DTYPES = {"bf16": "bf16", "fp8": "fp8", "mxfp4": "fp4"}
@@ -181,8 +181,8 @@ def _tier_env(point: Point) -> dict[str, str]:
     """Its LMCache takes the decimal gigabytes of one rank."""
     if point.tier is None:
         return {}
-    each = point.dram_bytes // point.topology.gpus // GB
-    return {"LMCACHE_LOCAL_CPU": "True", "LMCACHE_MAX_LOCAL_CPU_SIZE": str(each)}
+    each = str(rank_gigabytes(point))
+    return {"LMCACHE_LOCAL_CPU": "True", "LMCACHE_MAX_LOCAL_CPU_SIZE": each}
 
 
 def _render(arguments: Mapping[str, Any]) -> list[str]:

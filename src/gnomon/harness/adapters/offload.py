@@ -96,6 +96,18 @@ def ranks_of(point: Point) -> int:
     return min(replica.gpus, point.hardware.gpus_per_node or replica.gpus)
 
 
+def rank_gigabytes(point: Point) -> int:
+    """Whole decimal gigabytes of the budget for each rank.
+
+    Raises:
+        ValueError: less than one.
+    """
+    each = point.dram_bytes // ranks_of(point) // GB
+    if each < 1:
+        raise ValueError("less than 1 GB of host memory for each rank; raise offload.dram_share")
+    return each
+
+
 def _simple(point: Point) -> Tier:
     connector = {
         "kv_connector": "SimpleCPUOffloadConnector",
@@ -140,9 +152,7 @@ def _mooncake(point: Point, spec: OffloadSpec, ports: Ports, offloaded: int) -> 
 
 def _lmcache(point: Point, ports: Ports) -> Tier:
     ranks = ranks_of(point)
-    each_gb = point.dram_bytes // ranks // GB
-    if each_gb < 1:
-        raise ValueError("less than 1 GB of host memory for each rank; raise offload.dram_share")
+    each_gb = rank_gigabytes(point)
     before = []
     for rank in range(ranks):
         port, http = ports.at(LMCACHE_PORT + rank), ports.at(LMCACHE_HTTP_PORT + rank)

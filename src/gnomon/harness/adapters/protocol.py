@@ -201,7 +201,11 @@ class EngineAdapter(Protocol):
         ...
 
     def deploy(self, point: Point, address: ServerAddress, ports: Ports) -> Deployment:
-        """Every process of the point."""
+        """Every process of the point.
+
+        Raises:
+            ValueError: it cannot be rendered; a sentence for the recipe's author.
+        """
         ...
 
     def settings(self, point: Point, plan: Mapping[str, Any]) -> tuple[Setting, ...]:

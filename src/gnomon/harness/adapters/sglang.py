@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnomon.harness.adapters.dialogue import reasoning_parser
+from gnomon.harness.adapters.offload import rank_gigabytes
 from gnomon.harness.adapters.protocol import (
     Command,
     Deployment,
@@ -22,7 +23,6 @@ from gnomon.harness.nouns import ServerAddress
 from gnomon.harness.recipes.flags import set_flags
 from gnomon.harness.recipes.memory import PoolRule
 from gnomon.harness.recipes.point import Point
-from gnomon.harness.recipes.quantities import GB
 from gnomon.harness.recipes.serving import Serving
 
 KEEP_ALIVE_S = 900
@@ -188,9 +188,8 @@ def _tier(point: Point) -> dict[str, Any]:
     """The host pool is sized for each rank, in decimal gigabytes."""
     if point.tier is None:
         return {}
-    ranks = point.topology.gpus
     return {
         "enable_hierarchical_cache": True,
-        "hicache_size": point.dram_bytes // ranks // GB,
+        "hicache_size": rank_gigabytes(point),
         "hicache_write_policy": "write_through",
     }

@@ -171,7 +171,7 @@ class VllmAdapter:
 
     def refusals(self, point: Point) -> tuple[Problem, ...]:
         """Combinations that fail in its initialisation, or serve badly without a word."""
-        return (*_draft_kernels(point), *_needs_router(point), *_tier_problems(point))
+        return (*_draft_kernels(point), *_needs_router(point))
 
 
 def arguments(
@@ -294,13 +294,3 @@ def _needs_router(point: Point) -> tuple[Problem, ...]:
             "Add a router with consistent_hash.",
         ),
     )
-
-
-def _tier_problems(point: Point) -> tuple[Problem, ...]:
-    if point.dram_bytes == 0:
-        return ()  # the budget itself is a problem already
-    try:
-        _tier(point, Ports(0))
-    except ValueError as error:
-        return (Problem("offload", f"{error}.", ""),)
-    return ()

@@ -26,8 +26,8 @@ def dram_budget(hardware: HardwareSpec, topology: Topology, share: float) -> int
             nobody to share with.
 
     Raises:
-        ValueError: the server's memory is not known, or the accelerators do not fit its nodes;
-            the sentence says what to change.
+        ValueError: the server's memory is not known, the accelerators do not fit its nodes, or
+            nothing is left; the sentence says what to change.
     """
     if hardware.host_dram_mib == 0:
         raise ValueError(
@@ -39,7 +39,13 @@ def dram_budget(hardware: HardwareSpec, topology: Topology, share: float) -> int
     if hardware.dram_capped:
         counted = min(counted, CAP_MIB)
     exact = Decimal(counted) * MIB * Decimal(str(share)) * used / max(1, node)
-    return int((exact / GB).to_integral_value(ROUND_FLOOR)) * GB
+    budget = int((exact / GB).to_integral_value(ROUND_FLOOR)) * GB
+    if budget < GB:
+        raise ValueError(
+            f"{share:g} of the share of {used} accelerators is less than 1 GB of host memory; "
+            "raise offload.dram_share, or set offload to none"
+        )
+    return budget
 
 
 def gpus_on_a_node(hardware: HardwareSpec, topology: Topology) -> int:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gnomon.harness.adapters.catalogue import ADAPTERS
-from gnomon.harness.adapters.protocol import EngineAdapter
+from gnomon.harness.adapters.protocol import EngineAdapter, Ports
 from gnomon.harness.errors import Problem
+from gnomon.harness.nouns import ServerAddress
 from gnomon.harness.recipes.capabilities import Capabilities
 from gnomon.harness.recipes.coverage import Coverage, coverage_of
 from gnomon.harness.recipes.dram import dram_budget
@@ -223,6 +224,8 @@ def _point(recipe: Recipe, arm: Arm, concurrency: int, profile: Profile, tables:
     problems.extend(tables.capabilities.refusals(point))
     problems.extend(adapter.refusals(point))
     problems.extend(broken_rules(point))
+    if not problems:
+        problems.extend(_unrenderable(point, adapter))
     word = f"c{concurrency}" if profile == "load" else "eval"
     update = {
         "id": f"{arm.name}-{word}-{identity(point)[:_ID_DIGITS]}",
@@ -234,6 +237,15 @@ def _point(recipe: Recipe, arm: Arm, concurrency: int, profile: Profile, tables:
         memory=memory,
         refused=tuple(problems),
     )
+
+
+def _unrenderable(point: Point, adapter: EngineAdapter) -> list[Problem]:
+    """What only rendering finds: a budget too small to be shared, a tier the engine lacks."""
+    try:
+        adapter.deploy(point, ServerAddress("127.0.0.1", 0, point.model.served_name), Ports(0))
+    except ValueError as error:
+        return [Problem("engine", f"cannot be started as asked: {error}.", "")]
+    return []
 
 
 def _because(arm: Arm, concurrency: int, profile: Profile) -> str:

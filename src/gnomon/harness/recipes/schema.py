@@ -22,9 +22,10 @@ from pydantic import (
 
 from gnomon.harness.evals.spec import BfclSpec
 from gnomon.harness.evidence.verdicts import Scope
-from gnomon.harness.recipes.flags import Count, Sentence
+from gnomon.harness.recipes.flags import Sentence
 from gnomon.harness.recipes.serving import LimitsSpec, Serving
 from gnomon.harness.replay.spec import (
+    MAX_CONCURRENCY,
     TEMPLATE_ALLOWANCE_TOKENS,
     AgenticScenario,
     AgentxScenario,
@@ -34,6 +35,7 @@ from gnomon.harness.replay.spec import (
 
 Purpose = Literal["production", "probe"]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
+Sessions = Annotated[int, Field(ge=1, le=MAX_CONCURRENCY, strict=True)]
 SINGLE_ARM = "default"
 """Name of the arm of a recipe that lists none."""
 
@@ -43,8 +45,8 @@ class ConcurrencyRange(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    start: Count
-    end: Count
+    start: Sessions
+    end: Sessions
     factor: Annotated[int, Field(ge=2)] = 2
 
     @model_validator(mode="after")
@@ -68,7 +70,7 @@ def _written_as(value: object) -> str:
 
 
 Concurrency = Annotated[
-    Annotated[tuple[Count, ...], Tag("list")] | Annotated[ConcurrencyRange, Tag("range")],
+    Annotated[tuple[Sessions, ...], Tag("list")] | Annotated[ConcurrencyRange, Tag("range")],
     Discriminator(_written_as),
 ]
 

@@ -98,6 +98,10 @@ class AgenticScenario(BaseModel):
         return self.traces.max_input_tokens + self.traces.max_output_tokens
 
 
+MAX_CONCURRENCY = 4096
+"""Most sessions alive at once that a client may be asked to keep."""
+
+
 class ReplaySpec(AgenticScenario):
     """One replay of a trace set at one concurrency.
 
@@ -105,7 +109,7 @@ class ReplaySpec(AgenticScenario):
         concurrency: sessions alive at once; a session and its sub-agents count as one.
     """
 
-    concurrency: int = Field(default=2, ge=1, le=4096)
+    concurrency: int = Field(default=2, ge=1, le=MAX_CONCURRENCY)
 
 
 class AgentxScenario(BaseModel):
