@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import pytest
 
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
 MESSAGES = "/v1/messages"
@@ -20,7 +21,7 @@ BASE: dict[str, dict[str, Any]] = {
     MESSAGES: {"messages": USER, "max_tokens": 8, "temperature": 0},
 }
 DONE = "[DONE]"
-_TOGETHER = 8
+TOGETHER = 16
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Asker:
 
     def ask_all(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Ask questions whole and streamed, several at a time, to have the answers ready."""
-        with ThreadPoolExecutor(_TOGETHER) as pool:
+        with ThreadPoolExecutor(TOGETHER) as pool:
             asked = [
                 pool.submit(self.ask, path, change, stream=stream)
                 for path, change in questions
@@ -88,6 +89,15 @@ class Asker:
                 headers={"content-type": "application/json"},
             )
         return self._known[key]
+
+
+def selected(request: pytest.FixtureRequest, *names: str) -> list[tuple[Any, ...]]:
+    """Parameters of the selected tests of the module that has all of these, each once."""
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    params = [item.callspec.params for item in items
+              if item.module is request.module and hasattr(item, "callspec")]  # fmt: skip
+    found = (tuple(map(one.get, names)) for one in params if set(names) <= set(one))
+    return list(dict.fromkeys(found))
 
 
 def packets(answer: httpx.Response) -> Packets:

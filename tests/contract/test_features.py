@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.contract.asking import MESSAGES, Asker, packets, said, uncached
+from tests.contract.asking import MESSAGES, Asker, packets, said, selected, uncached
 from tests.contract.features import CASES, FEATURES
 from tests.contract.shapes import check_packets, check_whole
 
@@ -13,9 +13,7 @@ each = pytest.mark.parametrize(("path", "name"), CASES, ids=lambda value: value)
 @pytest.fixture(scope="module", autouse=True)
 def _answers(asker: Asker, request: pytest.FixtureRequest) -> None:
     """Ask what the selected tests will, together: a batch takes as long as one."""
-    found = [item.callspec.params for item in request.session.items
-             if item.module is request.module]  # type: ignore[attr-defined]  # fmt: skip
-    cases = dict.fromkeys((params["path"], params["name"]) for params in found)
+    cases = selected(request, "path", "name")
     asker.ask_all((path, FEATURES[path][name]) for path, name in cases)
 
 

@@ -18,7 +18,7 @@ def document(nano: ServerProcess) -> Any:
     return schemathesis.openapi.from_url(f"{nano.url}/openapi.json")
 
 
-EXAMPLES = 8  # for each operation and mode
+EXAMPLES = 6  # for each operation and mode
 HELD = [
     checks.not_a_server_error,
     openapi.status_code_conformance,

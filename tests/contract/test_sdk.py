@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
-from tests.contract.asking import BASE, CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from tests.contract.asking import BASE, CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOGETHER, selected
 from tests.contract.features import CASES, FEATURES
 from tests.contract.shapes import FINISH, STOPS
 
@@ -37,11 +39,31 @@ def create(
     return method(model="nano", **named, **more, extra_body=body)  # type: ignore[operator]
 
 
+@pytest.fixture(scope="module")
+def read(
+    client: OpenAI, claude: Anthropic, request: pytest.FixtureRequest
+) -> Iterator[Callable[[str, str, bool], Any]]:
+    """What the client reads of a feature; all that is asked for is asked together, as batches."""
+
+    def ask(path: str, name: str, stream: bool) -> Any:
+        change = FEATURES[path][name]
+        if not stream:
+            return create(client, claude, path, change)
+        with create(client, claude, path, change, stream=True) as events:
+            return list(events)
+
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        asked = {
+            (*case, stream): pool.submit(ask, *case, stream)
+            for case in selected(request, "path", "name")
+            for stream in (False, True)
+        }
+        yield lambda *case: asked[case].result()
+
+
 @pytest.mark.parametrize(("path", "name"), CASES, ids=lambda value: value)
-def test_the_client_reads_every_feature(
-    client: OpenAI, claude: Anthropic, path: str, name: str
-) -> None:
-    whole = create(client, claude, path, FEATURES[path][name])
+def test_the_client_reads_every_feature(read: Callable[..., Any], path: str, name: str) -> None:
+    whole = read(path, name, False)
     assert whole.model == "nano"
     if path == RESPONSES:
         assert isinstance(whole.output_text, str)
@@ -55,11 +77,8 @@ def test_the_client_reads_every_feature(
 
 
 @pytest.mark.parametrize(("path", "name"), CASES, ids=lambda value: value)
-def test_the_client_streams_every_feature(
-    client: OpenAI, claude: Anthropic, path: str, name: str
-) -> None:
-    with create(client, claude, path, FEATURES[path][name], stream=True) as stream:
-        events = list(stream)
+def test_the_client_streams_every_feature(read: Callable[..., Any], path: str, name: str) -> None:
+    events = read(path, name, True)
     if path == RESPONSES:
         assert events[-1].response.usage.total_tokens > 0
     elif path == MESSAGES:
