@@ -255,6 +255,13 @@ def test_what_the_matrix_does_not_list_is_refused_with_the_reason(
     assert any(words in f"{problem.message} {problem.remedy}" for problem in found)
 
 
+def test_no_reason_of_the_matrix_is_cut_short() -> None:
+    """Unquoted, YAML ends a value where a reference such as ``#2962`` begins."""
+    for failure in Capabilities.shipped().refuses:
+        assert failure.because.count("(") == failure.because.count(")")
+        assert failure.instead.endswith(".")
+
+
 def test_the_matrix_lists_every_engine_of_the_schema() -> None:
     from gnomon.harness.recipes.engine_spec import ENGINES
 
