@@ -198,7 +198,9 @@ def prefix_cache(asker: Asker) -> tuple[float, float]:
     """Prompt tokens looked up and found so far."""
     text = asker.http.get("/metrics").text
     names = ("prefix_cache_queries", "prefix_cache_hits")
-    queries, hits = (re.search(rf"^\S*{name}_total\S* (\S+)$", text, re.MULTILINE) for name in names)
+    queries, hits = (
+        re.search(rf"^\S*{name}_total\S* (\S+)$", text, re.MULTILINE) for name in names
+    )
     assert queries is not None
     assert hits is not None
     return float(queries[1]), float(hits[1])

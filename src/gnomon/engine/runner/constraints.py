@@ -75,11 +75,13 @@ class Constraints:
         Raises:
             AdmissionError: too many wait already.
         """
-        if len(self._waiting) >= MAX_COMPILING:
-            raise AdmissionError(
-                f"{len(self._waiting)} requests wait for their schemas to be compiled; try later"
-            )
         compiled = self._compiler.compile(source)
+        waiting = sum(not other.compiled.done() for other in self._waiting.values())
+        if waiting >= MAX_COMPILING and not compiled.done():
+            compiled.cancel()
+            raise AdmissionError(
+                f"{waiting} requests wait for their schemas to be compiled; try later"
+            )
         self._waiting[request.id] = _Waiting(request, compiled, time.monotonic())
 
     def ready(self, *, wait: bool = False) -> list[tuple[Request, AdmissionError | None]]:

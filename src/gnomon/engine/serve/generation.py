@@ -117,12 +117,14 @@ class Generation:
 
         Args:
             count: how many.
-            shares_prompt: the first computes the prompt and the others find it in the prefix cache,
-                so they start when it has its first token.
+            shares_prompt: the first computes the prompt and the others find it in the prefix cache.
+                So they start when it has its first token, as they do where it scores the prompt or
+                has a grammar compiled for all.
         """
         if count == 1:
             return [self]
-        waits = shares_prompt or self.sampling.prompt_logprobs is not None
+        scores = self.sampling.prompt_logprobs is not None
+        waits = shares_prompt or scores or self.grammar is not None
         computed = asyncio.Event() if waits else None
         return [
             replace(
@@ -153,7 +155,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Start:
-    """Choices of one prompt: the first leads, and the others wait until its prompt is computed."""
+    """Choices of one prompt: the first leads, the others wait until it has its first token."""
 
     computed: asyncio.Event
     leads: bool
