@@ -38,6 +38,7 @@ _SURROGATES = (0xD800, 0xDFFF)
 _ANYTHING: Ranges = complement([_SURROGATES])
 _LONG_RUN = 64  # a longer run of one class is counted by the grammar compiler, not in states
 _MAX_RUN = 100_000
+_MAX_SOURCE = 16_384
 
 
 class PatternUnsupported(SchemaUnsupported):
@@ -122,6 +123,8 @@ class Pattern:
 @functools.lru_cache(maxsize=512)
 def _form(source: str, around: bool, least: int, most: int | None) -> Automaton | Run:
     """What an expression matches, of the given length; ``around``: with anything around it."""
+    if len(source) > _MAX_SOURCE:
+        raise PatternUnsupported(f"is longer than {_MAX_SOURCE} characters")
     try:
         tree = list(_parser.parse(source))
     except (re.error, OverflowError, RecursionError) as error:

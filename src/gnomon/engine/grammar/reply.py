@@ -39,6 +39,7 @@ class Start(Enum):
     REASONING = "inside reasoning"
     CONTENT = "behind reasoning"
     OPEN = "free to reason or not"
+    NOW = "at the first character of the content"
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ class _Reply:
                 root = f"{reasoning} {rest}"
             case Start.CONTENT:
                 root = f"[\\n]{{0,2}} {rest}"
+            case Start.NOW:
+                root = rest
             case Start.OPEN:
                 root = f"({opener} {reasoning} | {closer} [\\n]{{0,2}})? {rest}"
         return self._grammar.source(root)

@@ -251,7 +251,8 @@ def grammar_of(
 
     Args:
         wanted: the structure.
-        tail: end of the rendered prompt, which tells how the answer starts.
+        tail: end of the rendered prompt, which tells how the answer starts; empty if it was not
+            rendered, and the answer is all content.
         reasoning: the server's reasoning dialect; None if the answer starts with its content.
         tool_call_parser: name of its dialect of calls.
         limits: ends for what is left open.
@@ -266,8 +267,10 @@ def grammar_of(
             "tool_choice", "This server does not parse tool calls, so it cannot enforce any."
         )
     dialect, thinking = DIALECTS.get(tool_call_parser, HERMES), M3_THINKING
-    start = Start.CONTENT
-    if reasoning is not None:
+    start = Start.CONTENT if tail else Start.NOW
+    if reasoning is None:
+        dialect = HERMES if wanted.calls is None else dialect  # nothing would be read as a marker
+    else:
         thinking = Thinking(reasoning.opener, reasoning.closer, reasoning.ends)
         end = tail.rstrip()
         if not end.endswith(thinking.closer):
