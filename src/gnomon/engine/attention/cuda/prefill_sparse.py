@@ -32,7 +32,7 @@ class _Params(ctypes.Structure):
         )),
         ("to_log2", ctypes.c_float),
         *((name, ctypes.c_int) for name in (
-            "rows", "width", "kv_heads", "slots", "blocks", "chunk_rows",
+            "rows", "width", "kv_heads", "shared", "slots", "blocks", "chunk_rows",
         )),
     ]  # fmt: skip
 
@@ -78,7 +78,7 @@ def sparse(
     chunk = min(chunk_rows(q_heads, slots), -(-count // 64) * 64)
     keys = torch.empty(blocks.numel(), dtype=torch.int32, device=device)
     items = torch.empty((blocks.numel(), 4), dtype=torch.int32, device=device)
-    visits = torch.empty((blocks.numel(), 2), dtype=torch.int32, device=device)
+    visits = torch.empty((blocks.numel(), 4), dtype=torch.int32, device=device)
     counts = torch.zeros(-(-count // chunk), dtype=torch.int32, device=device)
     values = torch.empty((chunk, q_heads, slots, dim), dtype=torch.float16, device=device)
     stats = torch.empty((chunk, q_heads, slots, 2), dtype=torch.float32, device=device)
@@ -90,8 +90,8 @@ def sparse(
         )  # fmt: skip
         return _Params(
             *(t.data_ptr() for t in pointers),
-            dim**-0.5 * math.log2(math.e), count, rows.page_table.shape[1], heads, slots,
-            cache.k.shape[0], chunk,
+            dim**-0.5 * math.log2(math.e), count, rows.page_table.shape[1], heads,
+            q_heads // heads, slots, cache.k.shape[0], chunk,
         )  # fmt: skip
 
     library = load("prefill_sparse")
