@@ -185,7 +185,7 @@ def test_a_host_tier_is_counted_in_blocks_of_all_ranks() -> None:
     plan = plan_memory(M31, asked, described_device("h200", 4), RELEASED_SCHEMES["mxfp4"][1])
     assert plan.host_blocks == 100 * 10**9 // (4 * 1_566_720)
     without = plan_memory(M31, options(kv_cache_dtype="mxfp4"), described_device("h200", 4))
-    assert plan.workspace_bytes - without.workspace_bytes == 16 * 1_566_720
+    assert plan.workspace_bytes - without.workspace_bytes == 32 * 1_566_720
 
 
 def test_reuse_frees_index_pages_and_weights_in_the_plan_too() -> None:

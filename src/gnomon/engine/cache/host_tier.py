@@ -9,7 +9,7 @@ from typing import Literal
 Mode = Literal["eager", "lazy"]
 """Eager saves a block once it is full (and again on eviction if it has gone); lazy on eviction."""
 
-STAGED_BLOCKS = 16
+STAGED_BLOCKS = 32
 """Blocks that a GPU gathers into one piece of its memory before they cross the bus."""
 
 

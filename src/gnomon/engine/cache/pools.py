@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,10 +51,14 @@ class PagePools:
     Attributes:
         layers: one entry per attention layer, in layer order.
         num_blocks: blocks in every buffer.
+        arenas: the memory of the fields: uint8 [fields, blocks, bytes], one for all fields whose
+            blocks have equally many bytes, in the order of the layers. A whole block is the same
+            place of every arena, so it can be moved in few steps.
     """
 
     layers: tuple[LayerCache, ...]
     num_blocks: int
+    arenas: tuple[torch.Tensor, ...]
 
     @property
     def block_bytes(self) -> int:
@@ -77,9 +82,15 @@ def build_pools(
 
     The buffers start as zeros, which every layout decodes to finite values; nothing relies on it.
     """
+    counts = Counter(size for pages in layers for size in _field_bytes(pages))
+    arenas = {
+        size: torch.zeros((count, num_blocks, size), dtype=torch.uint8, device=device)
+        for size, count in counts.items()
+    }
+    fields = {size: iter(arena.unbind()) for size, arena in arenas.items()}
 
     def field(heads: int, page_bytes: int) -> torch.Tensor:
-        return torch.zeros((num_blocks, heads, page_bytes), dtype=torch.uint8, device=device)
+        return next(fields[heads * page_bytes]).view(num_blocks, heads, page_bytes)
 
     caches = tuple(
         LayerCache(
@@ -94,4 +105,12 @@ def build_pools(
         )
         for pages in layers
     )
-    return PagePools(caches, num_blocks)
+    return PagePools(caches, num_blocks, tuple(arenas.values()))
+
+
+def _field_bytes(pages: LayerPages) -> Iterator[int]:
+    """Bytes of a block in each field of a layer."""
+    yield pages.kv_heads * pages.k.page_bytes
+    yield pages.kv_heads * pages.v.page_bytes
+    if pages.index is not None:
+        yield pages.index.page_bytes
