@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from tests.structured.walk import tokenizer
 from tests.unit.grammar.allowing import allows
 
-from gnomon.engine.grammar.automaton import MAX_STATES, Automaton, overlap
+from gnomon.engine.grammar.automaton import MAX_STATES, Automaton
+from gnomon.engine.grammar.classes import PatternUnsupported
 from gnomon.engine.grammar.dialects import DIALECTS
 from gnomon.engine.grammar.limits import Limits
-from gnomon.engine.grammar.regex import Pattern, PatternUnsupported, Run
+from gnomon.engine.grammar.ranges import overlap
+from gnomon.engine.grammar.regex import Pattern, Run
 from gnomon.engine.grammar.reply import (
     Calls,
     Function,
@@ -112,6 +114,14 @@ def test_lengths_beside_a_pattern_hold_together() -> None:
     form = Pattern("^(ab)*c?$", "", 3, 6).form
     found = [text for n in range(5) for text in ("ab" * n, "ab" * n + "c") if matches(form, text)]
     assert found == ["abc", "abab", "ababc", "ababab"]
+
+
+def test_a_run_with_lengths_of_its_own_and_around_it_is_one_run() -> None:
+    form = Pattern("^[a-c]+$", "", 5, 3000).form
+    assert form == Run([(0x61, 0x63)], 5, 3000)
+    assert Pattern("^(a{2,5000})$", "", 0, 90).form == Run([(0x61, 0x61)], 2, 90)
+    with pytest.raises(PatternUnsupported, match="no text"):
+        _ = Pattern("^a{100}$", "", 0, 90).form
 
 
 def test_what_a_pattern_allows_is_spelled_as_json() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gnomon.engine.grammar import numbers, regex
-from gnomon.engine.grammar.automaton import Automaton, Ranges, complement, without
+from gnomon.engine.grammar.automaton import Automaton
 from gnomon.engine.grammar.dialects import Avoid
 from gnomon.engine.grammar.ebnf import (
     EMPTY,
@@ -34,6 +34,7 @@ from gnomon.engine.grammar.nodes import (
     Text,
     Values,
 )
+from gnomon.engine.grammar.ranges import SURROGATES, Ranges, complement, without
 from gnomon.engine.grammar.states import written
 
 _QUOTE, _BACKSLASH = (0x22, 0x22), (0x5C, 0x5C)
@@ -42,9 +43,8 @@ _ESCAPED = [_QUOTE, _BACKSLASH, _CONTROLS]
 _AVOIDED = {Avoid.NOTHING: [], Avoid.BRACKETS: [(0x5D, 0x5D)], Avoid.ANGLE: [(0x3C, 0x3C)]}
 _ESCAPE = r'"\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
 _SHORT_ESCAPES = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
-_SURROGATES = (0xD800, 0xDFFF)
 _UNSPELLED = without([_CONTROLS], [(point, point) for point in _SHORT_ESCAPES])
-_SPELLED = complement([*_UNSPELLED, _SURROGATES])
+_SPELLED = complement([*_UNSPELLED, SURROGATES])
 MAX_LENGTH = 100_000
 _MAX_CHAIN = 64  # characters with a rule each; of longer strings, none is escaped
 _MAX_COUNTED = 64
@@ -136,7 +136,7 @@ class JsonText:
             limit = self._limits.text
             form = pattern.form if limit is None else pattern.limited(limit)
             if isinstance(form, regex.Run):
-                form = regex.restricted(form, complement([*self._bare, _SURROGATES]))
+                form = regex.restricted(form, complement([*self._bare, SURROGATES]))
                 assert isinstance(form, regex.Run)
                 body = f'{form.body()} "\\""'
             else:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from gnomon.engine.grammar import regex
+from gnomon.engine.grammar.classes import PatternUnsupported
 from gnomon.engine.grammar.disjoint import disjoint
 from gnomon.engine.grammar.formats import FORMATS, SHORT_FORMATS
 from gnomon.engine.grammar.keywords import (
@@ -209,7 +210,7 @@ class SchemaReader:
             word = "format" if node.is_format else "pattern"
             try:
                 states, steps = node.pattern.cost
-            except regex.PatternUnsupported as error:
+            except PatternUnsupported as error:
                 raise SchemaUnsupported(path, word, error.why) from None
             self._states += states
             self._steps += steps

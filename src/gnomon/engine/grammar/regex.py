@@ -9,44 +9,27 @@ from __future__ import annotations
 
 import functools
 import re
-import unicodedata
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gnomon.engine.grammar.automaton import (
     MAX_STATES,
-    TOP,
     Automaton,
     Builder,
-    Ranges,
     TooManyStates,
-    complement,
-    merged,
     minimal,
-    overlap,
-    without,
 )
+from gnomon.engine.grammar.classes import ANYTHING, PatternUnsupported, characters_of
 from gnomon.engine.grammar.ebnf import char_class
-from gnomon.engine.grammar.keywords import SchemaUnsupported
+from gnomon.engine.grammar.ranges import SURROGATES, Ranges, complement, overlap, without
 
 # Python's own parser: public as sre_parse until 3.11, and without another door since.
 _parser: Any = re._parser  # type: ignore[attr-defined]
 _constants: Any = re._constants  # type: ignore[attr-defined]
 
-_SURROGATES = (0xD800, 0xDFFF)
-_ANYTHING: Ranges = complement([_SURROGATES])
 _LONG_RUN = 64  # a longer run of one class is counted by the grammar compiler, not in states
 _MAX_RUN = 100_000
 _MAX_SOURCE = 16_384
-
-
-class PatternUnsupported(SchemaUnsupported):
-    """The expression cannot be enforced; the message says why."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__("", "pattern", why)
 
 
 @dataclass(frozen=True)
@@ -129,8 +112,8 @@ def _form(source: str, around: bool, least: int, most: int | None) -> Automaton 
         tree = list(_parser.parse(source))
     except (re.error, OverflowError, RecursionError) as error:
         raise PatternUnsupported(f"is no regular expression: {error}") from None
-    run = _run(tree)
-    if run is not None and (least, most) == (0, None):
+    run = _run(tree, least, most)
+    if run is not None:
         return run
     try:
         found = _automaton(tree, around)
@@ -145,7 +128,7 @@ def _form(source: str, around: bool, least: int, most: int | None) -> Automaton 
     return found
 
 
-def _run(tree: list[Any]) -> Run | None:
+def _run(tree: list[Any], shortest: int, longest: int | None) -> Run | None:
     """The run that an anchored expression is, if it is one that takes many states."""
     if len(tree) != 3 or not (_is_start(tree[0]) and _is_end(tree[2])):
         return None
@@ -154,34 +137,30 @@ def _run(tree: list[Any]) -> Run | None:
         kind, value = value[3][0]
     if kind not in _REPEATS or len(value[2]) != 1:
         return None
-    least, most, inner = value
-    endless = most is _constants.MAXREPEAT
-    if max(least, 0 if endless else most) <= _LONG_RUN:
-        return None
-    characters = _characters(*inner[0])
+    characters = characters_of(*value[2][0])
     if characters is None:
+        return None
+    ends = [end for end in (value[1], longest) if end not in (None, _constants.MAXREPEAT)]
+    least, most = max(int(value[0]), shortest), min(map(int, ends), default=None)
+    if max(least, most or 0) <= _LONG_RUN or (most is not None and most < least):
         return None
     if least > _MAX_RUN:
         raise PatternUnsupported(f"asks for more than {_MAX_RUN} characters")
-    return Run(characters, int(least), None if endless else min(int(most), _MAX_RUN))
+    return Run(characters, least, None if most is None else min(most, _MAX_RUN))
 
 
 def _automaton(tree: list[Any], around: bool) -> Automaton | None:
     writer = _Writer()
     start, goal = writer.node(), writer.node()
     writer.sequence(tree, start, goal)
-    if around and not _always(_is_start, tree):
+    if around and not (tree and _is_start(tree[0])):
         before = writer.node()
-        writer.step(before, _ANYTHING, before)
+        writer.step(before, ANYTHING, before)
         writer.free[before].append(start)
         start = before
-    if around and not _always(_is_end, tree[::-1]):
-        writer.step(goal, _ANYTHING, goal)
+    if around and not (tree and _is_end(tree[-1])):
+        writer.step(goal, ANYTHING, goal)
     return writer.determinised(start, goal)
-
-
-def _always(is_anchor: Callable[[Any], bool], tree: list[Any]) -> bool:
-    return bool(tree) and is_anchor(tree[0])
 
 
 def _is_start(node: Any) -> bool:
@@ -211,7 +190,7 @@ class _Writer(Builder):
         self.free[here].append(goal)
 
     def _one(self, kind: Any, value: Any, start: int, goal: int) -> None:
-        characters = _characters(kind, value)
+        characters = characters_of(kind, value)
         if characters is not None:
             self.step(start, characters, goal)
         elif kind is _constants.BRANCH:
@@ -253,69 +232,6 @@ class _Writer(Builder):
         self.free[here].append(goal)
 
 
-def _characters(kind: Any, value: Any) -> Ranges | None:
-    """The characters that a node is one of; None if it is more than a character."""
-    if kind is _constants.LITERAL:
-        return [(value, value)]
-    if kind is _constants.NOT_LITERAL:
-        return without(_ANYTHING, [(value, value)])
-    if kind is _constants.ANY:
-        return without(_ANYTHING, [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)])
-    if kind is _constants.IN:
-        return _members(value)
-    return None
-
-
-def _members(items: Any) -> Ranges:
-    negated = bool(items) and items[0][0] is _constants.NEGATE
-    ranges: Ranges = []
-    for kind, value in items[negated:]:
-        match kind:
-            case _constants.LITERAL:
-                ranges.append((value, value))
-            case _constants.RANGE:
-                ranges.append((value[0], value[1]))
-            case _constants.CATEGORY:
-                ranges += _category(value, wide=negated)
-            case _:
-                raise PatternUnsupported("has a character class that cannot be enforced")
-    return without(_ANYTHING, ranges) if negated else without(merged(ranges), [_SURROGATES])
-
-
-def _category(value: Any, *, wide: bool) -> Ranges:
-    r"""A class such as ``\d``: what every dialect counts to it, or (wide) what any one does."""
-    base = _INVERSE.get(value)
-    if base is None:
-        return _broad(value) if wide else _NARROW[value]
-    return complement(_NARROW[base] if wide else _broad(base))
-
-
-_NARROW: dict[Any, Ranges] = {
-    _constants.CATEGORY_DIGIT: [(0x30, 0x39)],
-    _constants.CATEGORY_WORD: [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)],
-    _constants.CATEGORY_SPACE: [(0x09, 0x0D), (0x20, 0x20)],
-}
-_INVERSE = {
-    _constants.CATEGORY_NOT_DIGIT: _constants.CATEGORY_DIGIT,
-    _constants.CATEGORY_NOT_WORD: _constants.CATEGORY_WORD,
-    _constants.CATEGORY_NOT_SPACE: _constants.CATEGORY_SPACE,
-}
-
-
-@functools.cache
-def _broad(category: Any) -> Ranges:
-    """What Python, or JSON schema's dialect, counts to a class."""
-    if category is _constants.CATEGORY_SPACE:
-        return merged([(p, p) for p in _points() if chr(p).isspace()] + [(0xFEFF, 0xFEFF)])
-    if category is _constants.CATEGORY_DIGIT:
-        return merged((p, p) for p in _points() if unicodedata.category(chr(p)) == "Nd")
-    return merged((p, p) for p in _points() if chr(p).isalnum() or p == 0x5F)
-
-
-def _points() -> Iterator[int]:
-    return iter(range(TOP + 1))
-
-
 def restricted(form: Automaton | Run, spelled: Ranges) -> Automaton | Run:
     """Only the texts of some characters.
 
@@ -338,12 +254,7 @@ def restricted(form: Automaton | Run, spelled: Ranges) -> Automaton | Run:
     return found
 
 
-def remove(ranges: Ranges, banned: Ranges) -> Ranges:
-    """Ranges without some code points."""
-    return without(ranges, banned)
-
-
 def raw_char(ranges: Ranges, banned: Ranges) -> str | None:
     """A character of ranges as it is, leaving out surrogates and what is banned."""
-    left = without(ranges, [*banned, _SURROGATES])
+    left = without(ranges, [*banned, SURROGATES])
     return char_class(left) if left else None

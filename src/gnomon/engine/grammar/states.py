@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gnomon.engine.grammar.automaton import Automaton, Ranges
+from gnomon.engine.grammar.automaton import Automaton
 from gnomon.engine.grammar.ebnf import Grammar
+from gnomon.engine.grammar.ranges import Ranges
 
 
 def written(

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gnomon.engine.grammar import regex
-from gnomon.engine.grammar.automaton import Ranges, complement, merged
 from gnomon.engine.grammar.dialects import Avoid, Tags
 from gnomon.engine.grammar.disjoint import kind
 from gnomon.engine.grammar.ebnf import (
@@ -39,9 +38,9 @@ from gnomon.engine.grammar.nodes import (
     Text,
     Values,
 )
+from gnomon.engine.grammar.ranges import SURROGATES, Ranges, complement, merged
 from gnomon.engine.grammar.states import written
 
-_SURROGATES = (0xD800, 0xDFFF)
 _MAX_ELEMENTS = 16  # nesting of elements; deeper values are JSON text
 _AMBIGUOUS = (OneOf, Anything)  # between tags inside a container, these come back otherwise
 # What a text may not start with if it could be taken for JSON: brackets, digits, signs, space.
@@ -211,7 +210,7 @@ class TaggedText:
     def _pattern(self, pattern: regex.Pattern, end: str) -> str:
         limit = self._limits.text
         form = pattern.form if limit is None else pattern.limited(limit)
-        form = regex.restricted(form, complement([self._first, _SURROGATES]))
+        form = regex.restricted(form, complement([self._first, SURROGATES]))
         if isinstance(form, regex.Run):
             return self._grammar.rule(f"{form.body()} {end}")
         return written(self._grammar, form, lambda ranges: [char_class(ranges)], end)
