@@ -315,14 +315,18 @@ template <int kShared>
 __device__ __forceinline__ void ask_for_queries(const PrefillSparseParams& p, uint32_t to,
                                                 const int4* visits, int tile, int count, int head) {
   const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+  const int low = lane / 16, c = lane % 16;
+  auto rows_of = [&](int m) {  // the first row of queries of the visit that row m is of
+    const int visit = min(tile * (kTileRows / kShared) + m / kShared, count - 1);
+    return p.q + (static_cast<int64_t>(visits[visit].x) * p.kv_heads + head) * kShared * 256;
+  };
+  const uint8_t* from = rows_of(warp * 16);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int r = 2 * i + lane / 16, c = lane % 16;
-    const int visit =
-        min(tile * (kTileRows / kShared) + (warp * 16 + (kShared < 16 ? r : 0)) / kShared, count - 1);
-    const int64_t query =
-        (static_cast<int64_t>(visits[visit].x) * p.kv_heads + head) * kShared + r % kShared;
-    copy_async(to + query_place(r, c), p.q + query * 256 + c * 16);
+    if (kShared < 16 && 2 * i % kShared == 0) from = rows_of(warp * 16 + 2 * i);
+    const int first = 2 * i % kShared;
+    copy_async(to + i * 512 + low * 256 + ((c ^ low) ^ 2 * i % 8) * 16,
+               from + (first + low) * 256 + c * 16);
   }
 }
 
