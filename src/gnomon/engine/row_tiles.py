@@ -48,6 +48,7 @@ def multiply(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     count = rows.shape[0]
     if 0 < count < tiling.small:
         return _padded(rows, tiling.small).mm(matrix)[:count]
+    rows = rows.contiguous()
     out = rows.new_empty((count, matrix.shape[1]))
     _multiply_into(out, rows, matrix, tiling)
     return out
@@ -73,18 +74,21 @@ def multiply_groups(
         return
     matrix_of: Callable[[int], torch.Tensor]
     if isinstance(matrices, torch.Tensor):
-        tiling = tiling_for(matrices[0])
+        tiles = tiling_for(matrices[0])
         counts = [bounds[g + 1] - bounds[g] for g in groups]
-        if tiling.batches and len(groups) == len(matrices) and max(counts) <= tiling.small:
-            _multiply_few(rows, counts, matrices, out, tiling)
+        if tiles.batches and len(groups) == len(matrices) and max(counts) <= tiles.small:
+            _multiply_few(rows, counts, matrices, out, tiles)
             return
         matrix_of = matrices.__getitem__
     else:
         matrix_of = matrices
+    rows = rows.contiguous()
+    tiling: Tiling | None = None
     for group in groups:
         matrix = matrix_of(group)
+        tiling = tiling or tiling_for(matrix)
         part = slice(bounds[group], bounds[group + 1])
-        _multiply_into(out[part], rows[part], matrix, tiling_for(matrix))
+        _multiply_into(out[part], rows[part], matrix, tiling)
 
 
 def tiling_for(matrix: torch.Tensor) -> Tiling:
@@ -156,7 +160,7 @@ def _padded(rows: torch.Tensor, tile: int) -> torch.Tensor:
     if count == tile:
         return rows.contiguous()
     zeros = _zeros(tile - count, inner, rows.dtype)
-    return torch.cat((rows, zeros.expand(*lead, -1, -1)), dim=-2)
+    return torch.cat((rows, zeros.expand(*lead, -1, -1) if lead else zeros), dim=-2)
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,6 +7,7 @@ import torch
 from gnomon.engine.models.layers import SwiGluOai, sigmoid
 from gnomon.engine.models.matrix import Matrix
 from gnomon.engine.models.weights import MlpWeights, MoeWeights
+from gnomon.engine.options import WeightFormat
 from gnomon.engine.row_tiles import linear, multiply_groups
 
 
@@ -53,7 +54,10 @@ def routed_experts(
 
     def grouped(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
         out = x.new_empty((len(x), matrix.num_rows))
-        multiply_groups(x, bounds, lambda expert: matrix[expert].dense(x.dtype).t(), out)
+        if matrix.format is WeightFormat.PLAIN and matrix.data.dtype == x.dtype:
+            multiply_groups(x, bounds, matrix.data.mT, out)
+        else:  # an expert is unpacked when it is hit
+            multiply_groups(x, bounds, lambda expert: matrix[expert].dense(x.dtype).t(), out)
         return out
 
     inner = act(grouped(x[order // top_k], w.gate_up))

@@ -29,7 +29,7 @@ from gnomon.engine.serve.parsers.base import (
 )
 from gnomon.engine.serve.prompt import Prompt, chat_prompt
 from gnomon.engine.serve.protocol.chat import Message
-from gnomon.engine.serve.protocol.common import SamplingFields
+from gnomon.engine.serve.protocol.common import SamplingFields, Scores
 from gnomon.engine.serve.sampling import GenerationDefaults, Room, output_cap, sampling_params
 from gnomon.engine.serve.seal import Seal
 from gnomon.engine.serve.store import ResponseStore
@@ -40,6 +40,8 @@ from gnomon.engine.serve.text_workers import TextWorkers
 from gnomon.engine.serve.tokenizer import Tokenizer
 
 Events = AsyncGenerator[list[Event] | Finished, None]
+
+_MOST_PROMPT_SCORES = 1 << 22  # some hundred MiB on their way through both processes
 
 
 @dataclass(frozen=True)
@@ -283,13 +285,7 @@ class Served:
         limit = self.engine.facts.max_model_len
         fits = Room(limit, self.defaults.max_tokens, fields.PROMPT)
         most = output_cap(cap, len(prompt_ids), fits)
-        scores = fields.scores.output is not None
-        if fields.scores.most > self.options.max_logprobs:
-            raise bad_request(
-                f"{fields.scores.param} is {fields.scores.most}; at most "
-                f"{self.options.max_logprobs} are told.",
-                fields.scores.param,
-            )
+        self._require_few_scores(fields.scores, len(prompt_ids))
         return Generation(
             id=request_id,
             prompt_ids=prompt_ids,
@@ -297,7 +293,10 @@ class Served:
             stops=fields.stop_strings,
             parser=parser,
             hidden=frozenset() if fields.skip_special_tokens is False else self._hidden(),
-            tell=Tell(stop=bool(fields.include_stop_str_in_output), tokens=scores),
+            tell=Tell(
+                stop=bool(fields.include_stop_str_in_output),
+                tokens=fields.scores.output is not None,
+            ),
             deadline=deadline if deadline is not None else self.deadline(),
         )
 
@@ -338,6 +337,19 @@ class Served:
             "generation_defaults": self.defaults.report(),
             "structured_output_limits": asdict(self.limits),
         }
+
+    def _require_few_scores(self, scores: Scores, prompt_tokens: int) -> None:
+        most = self.options.max_logprobs
+        if scores.most > most:
+            raise bad_request(f"{scores.param} is {scores.most}; at most {most} are told.",
+                              scores.param)  # fmt: skip
+        numbers = 0 if scores.prompt is None else prompt_tokens * (scores.prompt + 1)
+        if numbers > _MOST_PROMPT_SCORES:
+            raise bad_request(
+                f"The log probabilities of a prompt of {prompt_tokens} tokens are {numbers} "
+                f"numbers; at most {_MOST_PROMPT_SCORES} are told. Ask for fewer.",
+                scores.param,
+            )
 
     @staticmethod
     def _require_few(what: str, number: int, most: int) -> None:
