@@ -233,7 +233,8 @@ def main() -> int:
         start = time.monotonic()
         found, before, after = run(server.process.pid, server.url, args.bodies, args.seed)
         took_s = time.monotonic() - start
-        tracebacks = server.log.read_text().count("Traceback")
+        log = server.log.read_text()
+        tracebacks = log.count("Traceback")
     if args.wrong:
         args.wrong.write_text("".join(json.dumps(one) + "\n" for one in found.wrong))
     record = {
@@ -250,6 +251,7 @@ def main() -> int:
         "answers": dict(sorted(found.statuses.items())),
         "wrong": dict(Tally(f"{one['path']}: {one['problem']}" for one in found.wrong)),
         "tracebacks_in_the_log": tracebacks,
+        **({"the_first": log[log.index("Traceback") :][:4000].splitlines()} if tracebacks else {}),
         "leaks": leaks(before, after, _FLAT_MIB),
         "before": before.shown(),
         "after": after.shown(),

@@ -12,6 +12,7 @@ from gnomon.engine.serve.errors import ApiError, bad_request, internal
 from gnomon.engine.serve.generation import Finished
 from gnomon.engine.serve.parsers.base import Event
 from gnomon.engine.serve.response_object import Numbered, ResponseObject
+from gnomon.engine.serve.sse import event
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,11 @@ class EventLog:
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
+
+
+def reading_failed(error: ApiError) -> Numbered:
+    """How the stream of one reader ends when it fails; the response itself goes on."""
+    return [event({"type": "error", **error.body()})]
 
 
 async def run_in_background(

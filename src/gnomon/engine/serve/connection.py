@@ -96,6 +96,9 @@ class BoundedConnection(H11Protocol):
         super().timeout_keep_alive_handler()
         self._end_soon_if_closing()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: a request to change the protocol is answered as if it had not asked."""
+
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP; called while the parser's error is handled."""
         found = sys.exc_info()[1]
@@ -109,6 +112,9 @@ class BoundedConnection(H11Protocol):
     def _refuse(self, error: ApiError) -> None:
         """Answer outside of any request, and close."""
         self._stop_watching()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # what the application says now has nowhere to go
+            self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
             body = json.dumps(error.body()).encode()
             headers = [

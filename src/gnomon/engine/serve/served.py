@@ -241,8 +241,9 @@ class Served:
         Raises:
             ApiError: a message is wrong, or there are too many.
         """
-        self._require_few(param or "messages", len(messages), self.options.max_messages)
-        self._require_few("tools", len(tools), self.options.max_tools)
+        where = param or "messages"
+        self._require_few("messages", where, len(messages), self.options.max_messages)
+        self._require_few("tools", "tools", len(tools), self.options.max_tools)
         turns = conversation.template_messages(messages, self.reasoning)
         history.require_answers(messages)
         most = None if param is None else (self.engine.facts.max_model_len, param)
@@ -352,9 +353,9 @@ class Served:
             )
 
     @staticmethod
-    def _require_few(what: str, number: int, most: int) -> None:
+    def _require_few(what: str, param: str, number: int, most: int) -> None:
         if number > most:
-            raise bad_request(f"The request has {number} {what}; at most {most} are taken.", what)
+            raise bad_request(f"The request has {number} {what}; at most {most} are taken.", param)
 
     def _hidden(self) -> frozenset[int]:
         """Special tokens that give no text: all but those the parsers read."""

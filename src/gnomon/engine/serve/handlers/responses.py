@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gnomon.engine.serve import conversation
-from gnomon.engine.serve.background import EventLog, run_in_background
+from gnomon.engine.serve.background import EventLog, reading_failed, run_in_background
 from gnomon.engine.serve.errors import bad_request, unsupported
 from gnomon.engine.serve.gate import current_ticket, key_digest
 from gnomon.engine.serve.generation import Generation
@@ -54,7 +54,7 @@ async def responses(served: Served, body: ResponsesRequest, request: Request) ->
     if body.background:
         events = answer.start()
         if body.stream:
-            return EventStream(events.read(-1), response.fail)
+            return EventStream(events.read(-1), reading_failed)
         return JSONResponse(response.snapshot())
     if body.stream:
         return EventStream(answer.stream(), response.fail)

@@ -8,10 +8,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gnomon.engine.serve.errors import ApiError, bad_request, unsupported
+from gnomon.engine.serve.background import reading_failed
+from gnomon.engine.serve.errors import bad_request, unsupported
 from gnomon.engine.serve.gate import key_digest
 from gnomon.engine.serve.served import Served
-from gnomon.engine.serve.sse import EventStream, event
+from gnomon.engine.serve.sse import EventStream
 
 _MOST_ITEMS = 100
 _ITEMS = 20
@@ -34,7 +35,7 @@ def retrieve(served: Served, response_id: str, request: Request) -> Response:
                 "not kept; retrieve it without 'stream'.",
                 "stream",
             )
-        return EventStream(events.read(-1 if after is None else after), _failure)
+        return EventStream(events.read(-1 if after is None else after), reading_failed)
     if after is not None:
         raise bad_request("'starting_after' goes with stream=true.", "starting_after")
     if running:
@@ -101,10 +102,6 @@ def cancel(served: Served, response_id: str, request: Request) -> JSONResponse:
             "response_finished",
         )
     return JSONResponse(found)
-
-
-def _failure(error: ApiError) -> list[bytes]:
-    return [event({"type": "error", **error.body()})]
 
 
 def _query(request: Request, *known: str) -> dict[str, str]:
