@@ -163,6 +163,6 @@ def test_facts_tell_what_is_allocated_and_not_what_was_asked(engine: MakeEngine)
     assert facts.block_size == 16
     assert facts.block_bytes == 3 * 2 * 2 * 16 * (16 + 1) + 2 * 16 * 32 * 2  # one scale a group
     assert (facts.num_blocks, facts.max_model_len, facts.seed) == (200, 320, 9)
-    assert sorted(facts.layouts.values()) == [272, 1024]
+    assert sorted(facts.layouts.values()) == [272, 272, 1024]  # K and V differ in order
     assert (facts.backend, facts.compute_dtype) == ("reference", "float32")
     assert len(facts.model_fingerprint) == 64
