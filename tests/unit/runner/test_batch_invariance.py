@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -191,3 +192,28 @@ def test_more_threads_than_one_keep_the_bits_too(
         torch.set_num_threads(before)
     assert [c.token_ids for c in found] == [c.token_ids for c in expected]
     assert [c.logprobs for c in found] == [c.logprobs for c in expected]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "bfloat16"},
+        {"expert_weights": "mxfp4", "linear_weights": "mxfp8"},
+        {"expert_weights": "nvfp4", "kv_cache_dtype": "mxfp4", "index_cache_dtype": "bf16"},
+        {"use_index_cache": True, "index_topk_freq": 2},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_other_dtypes_weights_and_reused_selections_keep_the_bits_too(
+    engines: Callable[..., LLM],
+    work: list[tuple[tuple[int, ...], SamplingParams]],
+    options: dict[str, Any],
+) -> None:
+    few = [(prompt, msgspec.structs.replace(s, logprobs=20)) for prompt, s in work[1::2]]
+    lonely = engines(**options, enable_prefix_caching=False)
+    expected = [lonely.generate([prompt], [sampling])[0] for prompt, sampling in few]
+    crowd = engines(**options, max_num_batched_tokens=33, max_num_seqs=5)
+    for _ in range(2):
+        found = crowd.generate([p for p, _ in few], [s for _, s in few])
+        assert [c.token_ids for c in found] == [c.token_ids for c in expected]
+        assert [c.logprobs for c in found] == [c.logprobs for c in expected]
