@@ -10,6 +10,7 @@ from tests.unit.grammar.allowing import allows
 from gnomon.engine.errors import GrammarTooSlow
 from gnomon.engine.grammar.limits import Limits
 from gnomon.engine.grammar.reply import Calls, Function, Json
+from gnomon.engine.serve.conversation import offered_tools
 from gnomon.engine.serve.errors import ApiError, from_engine
 from gnomon.engine.serve.parsers.registry import reasoning_dialect
 from gnomon.engine.serve.protocol.chat import Function as ChatFunction
@@ -45,6 +46,7 @@ def test_allowed_tools_are_read_in_both_spellings(value: dict[str, Any]) -> None
     assert [function.name for function in calls.functions] == ["g"]
     assert calls.names == {"f", "g"}
     assert not calls.required
+    assert len(offered_tools(TOOLS, value)) == 2  # the others stay in the prompt
 
 
 def test_nothing_is_demanded_where_nothing_is_asked_for() -> None:
