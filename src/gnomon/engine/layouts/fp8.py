@@ -45,7 +45,9 @@ class Fp8TokenLayout(CacheLayout):
         """See :meth:`CacheLayout.encode`."""
         finite = x if infinite is None else x.masked_fill(infinite, 0.0)
         amax = finite.abs().amax(-1, keepdim=True)
-        scale = torch.where(amax == 0, 1.0, (amax / E4M3_MAX).clamp_min(MIN_SCALE))
+        # By a tensor: torch on CUDA multiplies by the reciprocal of a Python number.
+        scale = (amax / amax.new_full((), E4M3_MAX)).clamp_min(MIN_SCALE)
+        scale = torch.where(amax == 0, 1.0, scale)
         scaled = finite / scale
         if infinite is not None:
             scaled = torch.where(infinite, signed_limit(x, E4M3_MAX), scaled)

@@ -20,7 +20,8 @@ _MIN_AMAX = 1e-12
 
 def nvfp4_scales(amax: torch.Tensor) -> torch.Tensor:
     """e4m3 scales of group maxima: fp32 [...], finite and not negative, to float8_e4m3fn [...]."""
-    wanted = amax.clamp_min(_MIN_AMAX) / E2M1_MAX
+    # By a tensor: torch on CUDA multiplies by the reciprocal of a Python number.
+    wanted = amax.clamp_min(_MIN_AMAX) / amax.new_full((), E2M1_MAX)
     rounded = to_e4m3(wanted.clamp_max(E4M3_MAX)).float()
     return rounded.clamp_min(MIN_SCALE).to(torch.float8_e4m3fn)
 
