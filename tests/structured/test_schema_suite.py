@@ -64,6 +64,26 @@ def streamed(client: OpenAI, body: dict[str, Any]) -> tuple[str, str, list[str]]
     return finish, content, arguments
 
 
+def responded(client: OpenAI, body: dict[str, Any]) -> tuple[str, str, list[str]]:
+    """The same through a stream of the Responses API, put together from its deltas."""
+    function = body["tools"][0]["function"]
+    extra = {name: body[name] for name in ("chat_template_kwargs", "logit_bias", "seed")}
+    arguments: dict[int, str] = {}
+    with client.responses.stream(
+        model=body["model"], input=body["messages"][0]["content"],
+        tools=[{"type": "function", **function}], tool_choice="required",
+        parallel_tool_calls=False, max_output_tokens=CUT_AT, temperature=1.0, extra_body=extra,
+    ) as events:  # fmt: skip
+        for event in events:
+            if event.type == "response.function_call_arguments.delta":
+                arguments[event.output_index] = arguments.get(event.output_index, "") + event.delta
+        response = events.get_final_response()
+    calls = [item.arguments for item in response.output if item.type == "function_call"]
+    assert calls == list(arguments.values())
+    others = "".join(item.type for item in response.output if item.type != "function_call")
+    return "tool_calls" if response.status == "completed" else "cut", others, calls
+
+
 def problem(schema: Schema, got: tuple[str, str, list[str]]) -> str | None:
     """What is wrong with an answer; None if nothing is."""
     finish, content, arguments = got
@@ -79,7 +99,9 @@ def problem(schema: Schema, got: tuple[str, str, list[str]]) -> str | None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", [whole, streamed], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "mode", [whole, streamed, responded], ids=["whole", "streamed", "responses streamed"]
+)
 def test_a_required_strict_call_always_satisfies_its_schema(client: OpenAI, mode: Any) -> None:
     with ThreadPoolExecutor(CONCURRENT) as pool:
         answers = pool.map(lambda case: mode(client, request(*case)), CASES.items())
