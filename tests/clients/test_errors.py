@@ -385,5 +385,7 @@ def test_a_key_is_asked_for(locked: ScriptedServer) -> None:
     for headers in ({"authorization": "secret"}, {"authorization": "Bearer"},
                     {"authorization": b"Bearer \xff"}):  # fmt: skip
         assert httpx.get(f"{locked.base_url}/models", headers=headers).status_code == 401
-    assert httpx.get(f"{locked.url}/health").status_code == 200
-    assert httpx.get(f"{locked.url}/metrics").status_code == 200
+    for path in ("/health", "/version", "/metrics", "/server_info", "/openapi.json"):
+        told = httpx.get(locked.url + path)
+        assert told.status_code == 200
+        assert "secret" not in told.text

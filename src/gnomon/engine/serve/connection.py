@@ -65,6 +65,7 @@ class BoundedConnection(H11Protocol):
         super().__init__(config, server_state, {**app_state, ABORT: self._abort}, _loop)
         self._bounds = bounds
         self._head_timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
         self._asked = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -78,6 +79,8 @@ class BoundedConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._stop_watching()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -153,8 +156,8 @@ class BoundedConnection(H11Protocol):
 
     def _end_soon_if_closing(self) -> None:
         """Closing waits until the client has read what is unsent, which it may never do."""
-        if self.transport.is_closing():
-            self.loop.call_later(self._bounds.flush_s, self._abort)
+        if self.transport.is_closing() and self._end_timer is None:
+            self._end_timer = self.loop.call_later(self._bounds.flush_s, self._abort)
 
     def _abort(self) -> None:
         """Reset the connection: the kernel drops what is unsent too."""
