@@ -88,6 +88,13 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "dangling reference": ({"$ref": "#/$defs/x"}, "$ref", "does not exist"),
     "remote reference": ({"$ref": "http://x/y"}, "$ref", "outside"),
     "endless reference": ({"$ref": "#/properties/value"}, "$ref", ""),
+    "reference to an anchor": ({"$ref": "#name"}, "$ref", "path"),
+    "object that must hold its like": ({"$ref": "#"}, "$ref", "without an end"),
+    "lists that must hold their like": (
+        {"type": "array", "minItems": 1, "items": {"$ref": "#/properties/value"}},
+        "$ref", "without an end",
+    ),
+    "constant marker": ({"const": f"a{NS}"}, "const", "marker"),
     "too few items": ({"type": "array", "maxItems": 0, "minItems": 1}, "minItems", ""),
     "false": (False, "false", "no value"),
     "length as text": ({"type": "string", "minLength": "3"}, "minLength", "whole number"),
@@ -110,6 +117,16 @@ def test_what_cannot_be_enforced_is_refused_by_name(name: str) -> None:
         reply_grammar(Start.CONTENT, calls(wrapped(schema)), None, Limits())
     assert caught.value.keyword == keyword
     assert said in str(caught.value)
+
+
+def test_a_reference_is_a_uri_fragment() -> None:
+    schema = {
+        **obj(value={"$ref": "#/$defs/%C3%A9~1%25%20b"}),
+        "$defs": {"é/% b": {"enum": ["right"]}},
+    }
+    grammar = reply_grammar(Start.CONTENT, calls(schema), None, SMALL)
+    assert allows(grammar, call(element("value", "right")))
+    assert not allows(grammar, call(element("value", "wrong")))
 
 
 def test_too_large_a_schema_is_refused() -> None:

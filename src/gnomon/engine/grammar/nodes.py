@@ -11,9 +11,10 @@ from gnomon.engine.grammar.regex import Pattern
 
 @dataclass(frozen=True)
 class Values:
-    """One of some JSON values."""
+    """One of some JSON values; ``word`` is the keyword that said so, for errors."""
 
     values: tuple[Any, ...]
+    word: str = field(default="enum", compare=False)
 
 
 @dataclass(frozen=True)

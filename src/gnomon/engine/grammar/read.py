@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
+from urllib.parse import unquote
 
 from gnomon.engine.grammar import regex
 from gnomon.engine.grammar.classes import PatternUnsupported
 from gnomon.engine.grammar.disjoint import disjoint
+from gnomon.engine.grammar.endless import endless
 from gnomon.engine.grammar.formats import FORMATS, SHORT_FORMATS
 from gnomon.engine.grammar.keywords import (
     ANNOTATIONS,
@@ -100,7 +102,7 @@ class SchemaReader:
         self._open.pop()
         if name in self._recursive:
             self.named[name] = node
-            if name in self._at_once(node):
+            if name in self._at_once(node) or endless(self.named):
                 raise SchemaUnsupported(path, "$ref", "leads back to itself without an end")
             return Reference(name)
         return node
@@ -119,8 +121,13 @@ class SchemaReader:
     def _target(self, name: Any, path: str) -> Any:
         if not isinstance(name, str) or not name.startswith("#"):
             raise SchemaUnsupported(path, "$ref", f"names {name!r}, which is outside the schema")
+        start, *steps = unquote(name[1:]).split("/")
+        if start:
+            raise SchemaUnsupported(
+                path, "$ref", f"names {name!r}; write a path, as in '#/$defs/name'"
+            )
         here: Any = self._root
-        for part in name[1:].split("/")[1:]:
+        for part in steps:
             key = part.replace("~1", "/").replace("~0", "~")
             if isinstance(here, Sequence) and not isinstance(here, str) and key.isdigit():
                 here = here[int(key)] if int(key) < len(here) else None
@@ -290,7 +297,7 @@ def _values(schema: dict[str, Any], path: str) -> Node:
         raise SchemaUnsupported(path, others[0], f"is not supported beside {word!r}")
     if not values:
         raise SchemaUnsupported(path, word, "allows no value")
-    return Values(tuple(values))
+    return Values(tuple(values), word)
 
 
 def _is(value: Any, name: str) -> bool:

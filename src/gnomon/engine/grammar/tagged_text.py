@@ -118,10 +118,10 @@ class TaggedText:
                     yield from self._by_kind(option, end)
             case Reference(name):
                 yield from self._by_kind(self._named[name], end)
-            case Values(values):
+            case Values(values, word):
                 for name in dict.fromkeys(map(kind, values)):
                     same = tuple(value for value in values if kind(value) == name)
-                    yield name, self._value(Values(same), 0, end)
+                    yield name, self._value(Values(same, word), 0, end)
             case Text() | Anything():
                 yield "string", self._value(node, 0, end)
             case Number(whole):
@@ -138,12 +138,12 @@ class TaggedText:
 
     def _value(self, node: Node, depth: int, end: str) -> str:
         match node:
-            case Values(values):
+            case Values(values, word):
                 texts = [v if isinstance(v, str) else constant(v, self._avoid) for v in values]
                 excluded = self._tags.excluded
                 safe = [literal(t) for t in texts if not any(mark in t for mark in excluded)]
                 if not safe:
-                    raise SchemaUnsupported("", "enum", "has a value that spells a marker of calls")
+                    raise SchemaUnsupported("", word, "has a value that spells a marker of calls")
                 return f"{either(safe)} {end}"
             case Text():
                 return self._text(node, [], end)
