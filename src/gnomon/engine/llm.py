@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gnomon.engine.options import EngineOptions
 from gnomon.engine.runner.core import EngineCore
-from gnomon.engine.runner.scored import Logprobs
 from gnomon.engine.runner.messages import EngineFacts, TokenOutput
+from gnomon.engine.runner.scored import Logprobs
 from gnomon.engine.scheduler.request import FinishReason, SamplingParams
 
 

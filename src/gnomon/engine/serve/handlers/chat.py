@@ -97,7 +97,6 @@ class _Answer:
             usage=wants_usage_so_far(body.stream_options),
         )
         jobs = served.choices(replace(job, tell=tell), body.count)
-        self._served = served
         self._body = body
         self._prompt_ids = job.prompt_ids
         self._runs = [_events(served, one) for one in jobs]
