@@ -33,11 +33,13 @@ class EchoedPrompt:
     def of(cls, tokenizer: Tokenizer, ids: Sequence[int], given: str | None) -> EchoedPrompt:
         """The echo of a prompt; ``given`` is its text, if it was one."""
         detokenizer = Detokenizer(tokenizer, frozenset())
-        text, offsets = "", []
+        parts: list[str] = []
+        offsets, length = [], 0
         for token_id in ids:
-            offsets.append(len(text))
-            text += detokenizer.feed(token_id)
-        return cls(text if given is None else given, tuple(offsets))
+            offsets.append(length)
+            parts.append(detokenizer.feed(token_id))
+            length += len(parts[-1])
+        return cls("".join(parts) if given is None else given, tuple(offsets))
 
 
 @dataclass(frozen=True)

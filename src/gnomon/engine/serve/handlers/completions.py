@@ -25,6 +25,7 @@ from gnomon.engine.serve.served import Events, Served
 from gnomon.engine.serve.side_by_side import side_by_side, total
 from gnomon.engine.serve.sse import DONE, EventStream, data, error_lines, json_unless_gone
 from gnomon.engine.serve.structure import Structure, chat_format
+from gnomon.engine.serve.tokenizer import Tokenizer
 
 _MAX_PROMPTS = 256
 
@@ -42,7 +43,7 @@ async def completions(served: Served, body: CompletionRequest, request: Request)
         "model": model,
     }
     cap = ("max_tokens", body.max_tokens)
-    require_few(served, len(prompts), body.count)
+    _require_few(served, len(prompts), body.count)
     first = served.generation(base["id"], body, prompts[0], OutputParser(None, None), cap, deadline)
     wanted = Structure(None, chat_format(body.response_format))
     async with served.before(deadline):
@@ -57,26 +58,15 @@ async def completions(served: Served, body: CompletionRequest, request: Request)
         name = f"{base['id']}-{at}"
         job = served.generation(name, body, ids, OutputParser(None, None), cap, deadline)
         jobs += served.choices(replace(job, grammar=ruled.grammar, tell=tell), body.count)
-    texts = _texts(body.prompt) if body.echo else []
-    choices = [
-        CompletionChoice(
-            at,
-            job.prompt_ids,
-            EchoedPrompt.of(served.tokenizer, job.prompt_ids, texts[at // body.count])
-            if body.echo
-            else None,
-            body,
-            ScoreWriter(served.tokenizer, bool(body.return_tokens_as_token_ids)),
-        )
-        for at, job in enumerate(jobs)
-    ]
+    async with served.before(deadline):
+        choices = await served.workers.run(_choices, served.tokenizer, body, prompts)
     runs = [served.run(job) for job in jobs]
     if body.stream:
         return EventStream(_stream(runs, choices, base, body), error_lines)
     return await json_unless_gone(request, _whole(runs, choices, base, body))
 
 
-def require_few(served: Served, prompts: int, count: int) -> None:
+def _require_few(served: Served, prompts: int, count: int) -> None:
     """Check that the engine may have that many generations open.
 
     Raises:
@@ -112,6 +102,20 @@ def _ids(served: Served, prompt: str | list[int]) -> list[int]:
             f"Token id {max(prompt)} does not exist; ids are below {tokenizer.size}.", "prompt"
         )
     return prompt
+
+
+def _choices(
+    tokenizer: Tokenizer, body: CompletionRequest, prompts: Sequence[Sequence[int]]
+) -> list[CompletionChoice]:
+    """What is told of the choices, those of one prompt in a row."""
+    writer = ScoreWriter(tokenizer, bool(body.return_tokens_as_token_ids))
+    found: list[CompletionChoice] = []
+    for ids, text in zip(prompts, _texts(body.prompt), strict=True):
+        echo = EchoedPrompt.of(tokenizer, ids, text) if body.echo else None
+        found += [
+            CompletionChoice(len(found) + at, ids, echo, body, writer) for at in range(body.count)
+        ]
+    return found
 
 
 def _texts(prompt: Any) -> list[str | None]:
