@@ -1,19 +1,19 @@
 // Paged attention over 4-bit pages for decode rows, on sm_90a: the query heads of one KV head and
 // row over the row's listed pages (sparse), or over all of them or a window (dense).
 //
-// A CTA has one (row, KV head, split); each of its warpgroups takes every other page, brings keys and
-// values in with bulk copies two pages ahead, and keeps a running softmax of its own. Both products
-// are wgmma with the unpacked codes as A operand, in registers, straight from the page's order
-// (layouts/order.py); queries and weights are the B operand, in shared memory.
+// A CTA has one (row, KV head, split); each of its warpgroups takes every other page, brings keys
+// and values in with bulk copies two pages ahead, and keeps a running softmax of its own. The
+// unpacked codes are A operands, in registers, straight from the page's order (layouts/order.py).
 //
-// Scores: tokens are rows, the 16 query heads columns. MXFP4 keys go in as e4m3; a bf16 query is
-// exactly the sum of two e4m3 numbers (once it is scaled to the format's range by a power of two per
-// head), so it takes two products, and the scales multiply the fp32 sums of their 32 elements. NVFP4
-// keys go in as fp16 times their scales, exactly.
+// Scores: tokens are rows of a wgmma, the 16 query heads its columns. MXFP4 keys go in as e4m3; a
+// bf16 query is exactly the sum of two e4m3 numbers (once it is scaled to the format's range by a
+// power of two per head), so it takes two products, and the scales multiply the fp32 sums of their
+// 32 elements. NVFP4 keys go in as fp16 times their scales, exactly.
 //
-// Values: dims are rows, tokens are added up, weights are fp16. Values go in as fp16 times their
-// scales: exact for NVFP4, and for MXFP4 as long as a token's scale is at most 2^20 times smaller than
-// the largest seen (a warp has one group of 32 dims, and remembers the range of its scales).
+// Values: dims are rows of a warp's own products, tokens are added up. Codes go in as they are,
+// fp16, and their scales multiply the weights, which are fp16 too: a warp has one group of 32 dims.
+// MXFP4's scales are taken relative to the largest the warp has seen; one 2^20 times smaller keeps
+// its bits.
 //
 // Weights are 2^(logit - reference), where the reference is the largest logit when it was last
 // raised. Only a weight of 64 or more raises it again: so the warps of a group meet once a page, at
@@ -26,6 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "attend_page.cuh"
 #include "hopper.cuh"
 
 struct AttendParams {
@@ -50,20 +51,11 @@ namespace {
 
 constexpr int kGroups = 2;  // warpgroups of a CTA
 constexpr int kThreads = 128 * kGroups;
-constexpr int kTokens = 128;
 constexpr int kListed = 128;       // pages of one list
 constexpr int kStages = 2;         // pages in flight a warpgroup
 constexpr int kRow = 132;          // fp32 of a head's values in shared memory: 128 and padding
 constexpr float kNone = -1e30f;    // a reference before any logit; far below every real one
 constexpr uint32_t kTooMuch = 0x5400;  // 64 in fp16: a weight that raises the reference
-constexpr int kHighest = 24;  // exponent field of the largest MXFP4 scale that weights can bear: 2^9
-constexpr int kHeadroom = 22;      // and where the largest is put when the range is chosen
-
-template <bool kNv>
-struct Page {
-  static constexpr int kScaleBytes = kNv ? 8 : 4;  // of a token
-  static constexpr int kBytes = kTokens * (64 + kScaleBytes);
-};
 
 template <bool kNv>
 struct Ring {
@@ -88,153 +80,6 @@ struct Shared {
   alignas(8) uint64_t k_full[kGroups][kStages];
   alignas(8) uint64_t v_full[kGroups][kStages];
 };
-
-__device__ __forceinline__ float power_of_2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ uint4 load_16(uint32_t at) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at)
-               : "memory");
-  return x;
-}
-
-__device__ __forceinline__ uint2 load_8(uint32_t at) {
-  uint2 x;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at) : "memory");
-  return x;
-}
-
-__device__ __forceinline__ uint32_t load_4(uint32_t at) {
-  uint32_t x;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-  return x;
-}
-
-__device__ __forceinline__ uint32_t even_codes(uint32_t w) { return w & 0x9C9C9C9Cu; }
-
-__device__ __forceinline__ uint32_t odd_codes(uint32_t w) {
-  return ((w << 2) & 0x8C8C8C8Cu) | ((w >> 2) & 0x10101010u);
-}
-
-// The fp16 pairs of 2^-14 times the elements of a word of values: tokens 0 and 1, then 8 and 9, of
-// the first dim; the same of the second.
-__device__ __forceinline__ void value_pairs(uint32_t w, uint32_t (&to)[4]) {
-  const uint32_t second = ((w << 7) & 0x80808080u) | ((w >> 3) & 0x0E0E0E0Eu);
-  to[0] = (w << 8) & 0x8E008E00u;
-  to[1] = __byte_perm(second, 0, 0x2404);
-  to[2] = w & 0x8E008E00u;
-  to[3] = second & 0xFF00FF00u;
-}
-
-__device__ __forceinline__ uint32_t halves_of(uint16_t e4m3_pair) {
-  uint32_t out;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(e4m3_pair));
-  return out;
-}
-
-__device__ __forceinline__ uint32_t low_halves(uint32_t w) {
-  return halves_of(static_cast<uint16_t>(w));
-}
-
-__device__ __forceinline__ uint32_t high_halves(uint32_t w) {
-  return halves_of(static_cast<uint16_t>(w >> 16));
-}
-
-__device__ __forceinline__ uint32_t times(uint32_t a, uint32_t b) {
-  uint32_t out;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-  return out;
-}
-
-// The low word of a B operand's descriptor: K-major without swizzle, core matrices of 8 columns x 16
-// bytes, 256 bytes between the two along K; the 128 between those along N are the high word.
-__device__ __forceinline__ uint32_t operand(uint32_t address) { return address >> 4 | 256 >> 4 << 16; }
-
-// d += a * b (kFirst: d = a * b), 64 rows by 16 columns; the whole warpgroup together.
-template <bool kFirst>
-__device__ __forceinline__ void product_e4m3(float (&d)[8], const uint32_t (&a)[4], uint32_t b) {
-  asm volatile(
-      "{\n.reg .pred more;\n.reg .b64 at;\nsetp.ne.b32 more, %13, 0;\nmov.b64 at, {%12, %14};\n"
-      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7}, "
-      "{%8,%9,%10,%11}, at, more, 1, 1;\n}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kFirst ? 0 : 1), "r"(128 >> 4));
-}
-
-template <bool kFirst>
-__device__ __forceinline__ void product_half(float (&d)[8], const uint32_t (&a)[4], uint32_t b) {
-  asm volatile(
-      "{\n.reg .pred more;\n.reg .b64 at;\nsetp.ne.b32 more, %13, 0;\nmov.b64 at, {%12, %14};\n"
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7}, "
-      "{%8,%9,%10,%11}, at, more, 1, 1, 0;\n}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kFirst ? 0 : 1), "r"(128 >> 4));
-}
-
-// The same of one warp: 16 rows by 16 columns, both operands in registers.
-__device__ __forceinline__ void product_of_warp(float (&d)[8], const uint32_t (&a)[4],
-                                                const uint32_t (&b)[4]) {
-#pragma unroll
-  for (int n = 0; n < 2; ++n)
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(d[4 * n]), "+f"(d[4 * n + 1]), "+f"(d[4 * n + 2]), "+f"(d[4 * n + 3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[2 * n]), "r"(b[2 * n + 1]));
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t at, uint32_t (&to)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(at)
-               : "memory");
-}
-
-__device__ __forceinline__ void products_begin() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void products_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-template <int kLeft>
-__device__ __forceinline__ void products_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
-}
-
-__device__ __forceinline__ void settled(float (&d)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-__device__ __forceinline__ void meet(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-}
-
-__device__ __forceinline__ bool meet_any(int group, bool mine) {
-  uint32_t any;
-  asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.b32 p, %2, 0;\nbar.red.or.pred q, %1, 128, p;\n"
-      "selp.b32 %0, 1, 0, q;\n}"
-      : "=r"(any)
-      : "r"(group + 1), "r"(static_cast<uint32_t>(mine))
-      : "memory");
-  return any != 0;
-}
-
-// Column of entry i of a lane's sums, less 2 t.
-__device__ __forceinline__ constexpr int column(int i) { return i % 2 + 8 * (i / 4); }
-
-// The same as an index of the lane's four columns.
-__device__ __forceinline__ constexpr int own(int i) { return i % 2 + 2 * (i / 4); }
 
 // Put the queries of a row and KV head into shared memory as B operands.
 template <bool kNv>
@@ -284,253 +129,9 @@ struct Places {
   uint32_t weights;       // where it says a row of a matrix goes
 };
 
-// The keys of 16 tokens a warp as A operands, and the products with the queries: the page's first
-// tile is multiplied while the second is unpacked, the second while the first is weighed.
-template <bool kNv>
-struct Keys;
-
-template <>
-struct Keys<false> {
-  uint32_t a[4][4];
-
-  __device__ __forceinline__ void load(uint32_t codes, uint32_t, const bool (&)[2]) {
-    const uint4 low = load_16(codes), high = load_16(codes + 512);
-    const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
-#pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      a[g][0] = even_codes(words[0][g]);
-      a[g][1] = even_codes(words[1][g]);
-      a[g][2] = odd_codes(words[0][g]);
-      a[g][3] = odd_codes(words[1][g]);
-    }
-  }
-};
-
-template <>
-struct Keys<true> {
-  uint32_t a[8][4];
-
-  __device__ __forceinline__ void load(uint32_t codes, uint32_t scales, const bool (&seen)[2]) {
-    // A lane's elements of a 32-element group lie in one scale group.
-    const uint32_t pick = threadIdx.x % 4 / 2 ? 0x7531 : 0x6420;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const uint4 raw = load_16(codes + 512 * r);
-      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-      const uint2 both = load_8(scales + 64 * r);
-      const uint32_t mine = seen[r] ? __byte_perm(both.x, both.y, pick) : 0;
-#pragma unroll
-      for (int g = 0; g < 4; ++g) {
-        const uint32_t pair = g < 2 ? low_halves(mine) : high_halves(mine);
-        const uint32_t by = __byte_perm(pair, pair, g % 2 ? 0x3232 : 0x1010);
-        const uint32_t even = even_codes(words[g]), odd = odd_codes(words[g]);
-        a[2 * g][r] = times(low_halves(even), by);
-        a[2 * g][2 + r] = times(high_halves(even), by);
-        a[2 * g + 1][r] = times(low_halves(odd), by);
-        a[2 * g + 1][2 + r] = times(high_halves(odd), by);
-      }
-    }
-  }
-};
-
-template <bool kNv>
-struct Scores;
-
-template <>
-struct Scores<false> {
-  float sum[4][8];
-
-  __device__ __forceinline__ void start(const Keys<false>& keys, uint32_t queries) {
-    products_begin();
-#pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      product_e4m3<true>(sum[g], keys.a[g], queries + (g * 512 >> 4));
-      product_e4m3<false>(sum[g], keys.a[g], queries + (2048 + g * 512 >> 4));
-    }
-    products_commit();
-  }
-
-  // Logits: out[i] is token i / 2 % 2 of the lane's two, column own(i). One not `seen` gets -inf.
-  __device__ __forceinline__ void finish(uint32_t scales, const bool (&seen)[2], float (&out)[8]) {
-    float by[2][4];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const uint32_t raw = seen[r] ? load_4(scales + 32 * r) : 0;
-      by[r][0] = __uint_as_float(raw << 23 & 0x7F800000u);
-      by[r][1] = __uint_as_float(raw << 15 & 0x7F800000u);
-      by[r][2] = __uint_as_float(raw << 7 & 0x7F800000u);
-      by[r][3] = __uint_as_float(raw >> 1 & 0x7F800000u);
-    }
-    const float bias[2] = {seen[0] ? 0.0f : -INFINITY, seen[1] ? 0.0f : -INFINITY};
-    products_wait<0>();
-#pragma unroll
-    for (int g = 0; g < 4; ++g) settled(sum[g]);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int r = i / 2 % 2;
-      out[i] = fmaf(by[r][0], sum[0][i], bias[r]);
-      out[i] = fmaf(by[r][1], sum[1][i], out[i]);
-      out[i] = fmaf(by[r][2], sum[2][i], out[i]);
-      out[i] = fmaf(by[r][3], sum[3][i], out[i]);
-    }
-  }
-};
-
-template <>
-struct Scores<true> {
-  float sum[8];
-
-  __device__ __forceinline__ void start(const Keys<true>& keys, uint32_t queries) {
-    products_begin();
-    product_half<true>(sum, keys.a[0], queries);
-#pragma unroll
-    for (int step = 1; step < 8; ++step)
-      product_half<false>(sum, keys.a[step], queries + (step * 512 >> 4));
-    products_commit();
-  }
-
-  __device__ __forceinline__ void finish(uint32_t, const bool (&seen)[2], float (&out)[8]) {
-    products_wait<0>();
-    settled(sum);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] = seen[i / 2 % 2] ? sum[i] : -INFINITY;
-  }
-};
-
-__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
-  uint32_t out;
-  asm("max.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-  return out;
-}
-
-// Weights of 16 tokens of a warp: to shared memory as fp16 and added to `sums`. Returns the largest
-// of the even and of the odd columns.
-__device__ __forceinline__ uint32_t weigh(const float (&logits)[8], const float (&back)[4],
-                                          const float (&reference)[4], uint32_t to,
-                                          float (&sums)[4]) {
-  uint32_t bits[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float w[2];
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int column = own(2 * i + c);
-      w[c] = power_of_2(fmaf(logits[2 * i + c], back[column], -reference[column]));
-      sums[column] += w[c];
-    }
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits[i]) : "f"(w[1]), "f"(w[0]));
-  }
-  // Matrices in the order of `bits`: tokens 0 to 7, then 8 to 15, of columns 0 to 7; then 8 to 15.
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-               "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3])
-               : "memory");
-  return larger(larger(bits[0], bits[1]), larger(bits[2], bits[3]));
-}
-
-// Scales of a lane's tokens of one group: word k has those of tokens 16 k + 2 t + {0, 1, 8, 9}. Those
-// from `left` read as 0: what nobody sees may be NaN, and 0 * NaN is NaN.
-__device__ __forceinline__ void load_scales(uint32_t at, int left, uint32_t (&raw)[8]) {
-  const uint4 a = load_16(at), b = load_16(at + 16);
-  raw[0] = a.x, raw[1] = a.y, raw[2] = a.z, raw[3] = a.w;
-  raw[4] = b.x, raw[5] = b.y, raw[6] = b.z, raw[7] = b.w;
-  if (left < kTokens) {
-#pragma unroll 1
-    for (int k = 0; k < 8; ++k) {
-      uint32_t mask = 0;
-#pragma unroll
-      for (int b = 0; b < 4; ++b)
-        if (16 * k + 8 * (b / 2) + 2 * static_cast<int>(threadIdx.x % 4) + b % 2 < left)
-          mask |= 0xFFu << (8 * b);
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-        if (i == k) raw[i] &= mask;
-    }
-  }
-}
-
-// MXFP4: exponent fields, a byte each, of 2^-15 and up for scale byte `base` and up. Raises `base`,
-// and with it lowers the sums so far, where a scale lies above the range.
-__device__ __forceinline__ void fields(uint32_t (&raw)[8], int& base, float (&acc)[2][8]) {
-  uint32_t field[8], outside = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    field[i] = raw[i] - static_cast<uint32_t>(base) * 0x01010101u;
-    outside |= field[i] | (field[i] + (31 - kHighest) * 0x01010101u);
-  }
-  if (__any_sync(~0u, (outside & 0xE0E0E0E0u) != 0)) {
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) most = __vmaxu4(most, raw[i]);
-    most = max(max(most & 0xFF, most >> 8 & 0xFF), max(most >> 16 & 0xFF, most >> 24));
-    const int highest = static_cast<int>(__reduce_max_sync(~0u, most));
-    if (highest > base + kHighest) {
-      const float decay = power_of_2(static_cast<float>(base - (highest - kHeadroom)));
-      base = highest - kHeadroom;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) acc[0][i] *= decay, acc[1][i] *= decay;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      field[i] = 0;
-#pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        const int one = static_cast<int>(raw[i] >> (8 * b) & 0xFF) - base;
-        field[i] |= static_cast<uint32_t>(max(0, one)) << (8 * b);
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) raw[i] = field[i];
-}
-
-// Add a page's values, weighted, to the sums: rows of product i are dims 32 warp + 16 i and up. The
-// values' scales multiply the weights, which each warp loads for itself.
-template <bool kNv>
-__device__ __forceinline__ void add_values(uint32_t codes, uint32_t scales_at, int left,
-                                           uint32_t weights, int& base, float (&acc)[2][8]) {
-  uint32_t scales[kNv ? 2 : 1][8];
-  load_scales(scales_at, left, scales[0]);
-  if constexpr (kNv)
-    load_scales(scales_at + kTokens, left, scales[1]);
-  else
-    fields(scales[0], base, acc);
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    const uint4 raw = load_16(codes + c * 512);
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int step = 2 * c + half;
-      uint32_t weight[4];
-      load_matrices(weights + step * 512, weight);
-      uint32_t b[kNv ? 2 : 1][4];
-#pragma unroll
-      for (int i = 0; i < (kNv ? 2 : 1); ++i) {
-        uint32_t first, second;
-        if constexpr (kNv) {
-          first = low_halves(scales[i][step]);
-          second = high_halves(scales[i][step]);
-        } else {
-          first = __byte_perm(scales[0][step], 0, 0x1404) << 2;
-          second = __byte_perm(scales[0][step], 0, 0x3424) << 2;
-        }
-        b[i][0] = times(weight[0], first);
-        b[i][1] = times(weight[1], second);
-        b[i][2] = times(weight[2], first);
-        b[i][3] = times(weight[3], second);
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        uint32_t a[4];
-        value_pairs(words[2 * half + i], a);
-        product_of_warp(acc[i], a, b[kNv ? i : 0]);
-      }
-    }
-  }
-}
-
-// List the pages of a window of kListed blocks; one warp. The blocks of a CTA's split are a range of
-// all that are seen (dense), or of the row's list (sparse: every split lists it all, and takes its share).
+// List the pages of a window of kListed blocks; one warp. The blocks of a CTA's split are a range
+// of all that are seen (dense), or the row's list (sparse: every split lists it all, and takes its
+// share).
 template <bool kNv>
 __device__ __noinline__ void list_pages(const AttendParams& p, Shared<kNv>& s, int window,
                                         int64_t position, int64_t last, int64_t request) {
@@ -572,7 +173,8 @@ __device__ __noinline__ void list_pages(const AttendParams& p, Shared<kNv>& s, i
 }
 
 template <bool kNv>
-__global__ void __launch_bounds__(kThreads, 2) attend_kernel(const __grid_constant__ AttendParams p) {
+__global__ void __launch_bounds__(kThreads, 2)
+    attend_kernel(const __grid_constant__ AttendParams p) {
   constexpr int kBytes = Page<kNv>::kBytes;
   extern __shared__ __align__(128) uint8_t memory[];
   Shared<kNv>& s = *reinterpret_cast<Shared<kNv>*>(memory);
