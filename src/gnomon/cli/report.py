@@ -15,8 +15,12 @@ def register(app: typer.Typer) -> None:
 
 def report(
     folder: Annotated[Path, typer.Argument(help="A run folder, as `gnomon run` printed it.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write; beside the folder if left out, for it never changes."),
+    ] = None,
 ) -> None:
-    """Render a run folder's report.html again, from the files in it."""
+    """Render a run's page again, from the files in its folder."""
     from gnomon.harness.command import report_command
 
-    raise typer.Exit(report_command(folder))
+    raise typer.Exit(report_command(folder, out))

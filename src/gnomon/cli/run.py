@@ -24,6 +24,14 @@ def run(
         str | None,
         typer.Option(help="Which point, or the beginning of its id, where there are several."),
     ] = None,
+    reuse: Annotated[
+        bool,
+        typer.Option(
+            "--reuse",
+            help="Do not measure again what a valid run in --out measured with the same content "
+            "key; the server is still started and attested.",
+        ),
+    ] = False,
 ) -> None:
     """Run a point of a recipe: serve, attest, replay, evaluate, and leave a folder of evidence.
 
@@ -32,4 +40,4 @@ def run(
     """
     from gnomon.harness.command import run_command
 
-    raise typer.Exit(run_command(recipe, out, point))
+    raise typer.Exit(run_command(recipe, out, point, reuse=reuse))

@@ -41,8 +41,16 @@ _STYLES = {
 }
 
 
-def run_command(recipe: Path, out: Path, point: str | None = None) -> int:
-    """Run a point of a recipe and print what came of it; returns the exit status."""
+def run_command(recipe: Path, out: Path, point: str | None = None, *, reuse: bool = False) -> int:
+    """Run a point of a recipe and print what came of it; returns the exit status.
+
+    Args:
+        recipe: its file.
+        out: the store that gets the run.
+        point: which point, or the beginning of its id.
+        reuse: do not measure again what a valid run of the same content key in `out` measured.
+    """
+    from gnomon.harness.evidence.store import Store
     from gnomon.harness.recipes.load import check_recipe
     from gnomon.harness.run import Run, execute
 
@@ -66,6 +74,7 @@ def run_command(recipe: Path, out: Path, point: str | None = None) -> int:
         except OSError as error:
             errors.print(f"[red]error:[/red] cannot make a run folder in {out}: {error.strerror}")
             return NOT_PROVEN
+        run.reuse = Store(out) if reuse else None
         log.append(run.folder.path / names.SERVER_LOG)
         outcome = execute(run)
         _tell(_Heard(console, errors), outcome)
@@ -99,6 +108,8 @@ def _tell(heard: _Heard, outcome: RunOutcome) -> None:
         elif outcome.reason:
             heard.errors.print(Text(f"not proven: {outcome.reason}", "red"), soft_wrap=True)
     with _unless_unheard():
+        if outcome.reused is not None:
+            heard.out.print(f"reused  {outcome.folder.parent / outcome.reused}", soft_wrap=True)
         heard.out.print(f"folder  {outcome.folder}", soft_wrap=True)
         if outcome.report is not None:
             heard.out.print(f"report  {outcome.report}", soft_wrap=True)
@@ -118,19 +129,30 @@ def _unless_unheard() -> Iterator[None]:
         os.dup2(nowhere, sys.stdout.fileno())
 
 
-def report_command(folder: Path) -> int:
-    """Render a run folder's report again; returns the exit status."""
-    from gnomon.harness.report.build import render_report
+def report_command(folder: Path, out: Path | None = None) -> int:
+    """Render a run folder's report again; returns the exit status.
+
+    A sealed run keeps the page it was sealed with; the new one lies beside its folder.
+
+    Args:
+        folder: of the run.
+        out: where the page goes instead.
+    """
+    from gnomon.harness.evidence.atomic import write_text
+    from gnomon.harness.report.build import render_page
+    from gnomon.harness.report.view import read_page
 
     errors = Console(stderr=True, highlight=False)
-    run_folder = RunFolder(folder.resolve())
+    run = RunFolder(folder.resolve())
+    beside = run.path.with_name(f"{run.path.name}.html")
+    path = out or (beside if run.sealed else run.path / names.REPORT)
     try:
-        manifest = run_folder.load_manifest()
-        path = render_report(run_folder)
-        if manifest.state is not RunState.RUNNING:
-            run_folder.reseal(manifest, names.REPORT)
+        write_text(path, render_page(read_page(run)))
     except HarnessError as error:
         errors.print(Text(f"error: {error}", "red"))
+        return NOT_PROVEN
+    except OSError as error:
+        errors.print(Text(f"error: {path} cannot be written: {error.strerror}", "red"))
         return NOT_PROVEN
     Console(highlight=False).print(f"report  {path}", soft_wrap=True)
     return OK

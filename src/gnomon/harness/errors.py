@@ -82,3 +82,7 @@ class RunCancelled(HarnessError):
 
 class RunFolderError(HarnessError):
     """A run folder is missing, incomplete, or was written by another version."""
+
+
+class StoreError(HarnessError):
+    """A store of runs, a packed run or a key cannot be used as asked."""

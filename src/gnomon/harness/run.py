@@ -19,7 +19,7 @@ from gnomon.harness.errors import HarnessError
 from gnomon.harness.evidence import folder as names
 from gnomon.harness.evidence.atomic import sha256_of
 from gnomon.harness.evidence.folder import RunFolder
-from gnomon.harness.evidence.judge import judge
+from gnomon.harness.evidence.judge import judge, judge_reused
 from gnomon.harness.evidence.manifest import (
     Manifest,
     RunState,
@@ -29,6 +29,7 @@ from gnomon.harness.evidence.manifest import (
 )
 from gnomon.harness.evidence.provenance import build_record, package_versions, redact_argv
 from gnomon.harness.evidence.seen import Evidence
+from gnomon.harness.evidence.store import Store
 from gnomon.harness.evidence.verdicts import CheckState, Verdicts
 from gnomon.harness.launch.supervisor import Server
 from gnomon.harness.recipes.load import CheckedRecipe
@@ -49,6 +50,8 @@ class Run:
         manifest: as it is now; saved at every change of stage.
         cancel: set by the user, or by the death of the server.
         display: what a person sees.
+        reuse: where a valid run of the same content key may stand for this one; None to measure
+            whatever there is.
         seen: what the stages found, for the verdicts.
         server: once started.
         info: the server's description of itself.
@@ -60,6 +63,7 @@ class Run:
     manifest: Manifest
     cancel: CancelToken
     display: Display
+    reuse: Store | None = None
     seen: Evidence = field(default_factory=Evidence)
     server: Server | None = None
     info: dict[str, object] = field(default_factory=dict)
@@ -154,7 +158,11 @@ class Run:
         """Derive the verdicts from what was seen and write them."""
         self.seen.failed_stage = self.manifest.failed_stage
         self.seen.reason = self.manifest.reason
-        self.verdicts = judge(self.checked.point, self.seen)
+        point, reused = self.checked.point, self.manifest.reused
+        if reused is None:
+            self.verdicts = judge(point, self.seen)
+        else:
+            self.verdicts = judge_reused(point, self.seen, reused)
         self.folder.write_json(names.VERDICTS, self.verdicts.model_dump(mode="json"))
 
     def settle(self) -> None:
@@ -179,6 +187,7 @@ class RunOutcome:
         failed_stage: where it ended early, None if it did not.
         reason: why it is not a success; empty for one.
         verdicts: all three, None if they could not be derived.
+        reused: the run that stands for this one, None if it measured for itself.
     """
 
     folder: Path
@@ -187,6 +196,7 @@ class RunOutcome:
     failed_stage: str | None
     reason: str
     verdicts: Verdicts | None
+    reused: str | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -206,12 +216,18 @@ def execute(run: Run) -> RunOutcome:
     plan = run.checked.point
     replay = ("replay",) if plan.replay is not None else ()
     evals = tuple(stages.eval_stage(spec) for spec in plan.evals)
-    order = ("preflight", "launch", "attest", *replay, *evals, "teardown", "judge", "report")
+    look_up = ("reuse",) if run.reuse is not None else ()
+    order = (
+        *("preflight", "launch", "attest", *look_up, *replay, *evals),
+        *("teardown", "judge", "report"),
+    )
     run.display.begin(f"{plan.name} → {run.folder.path.name}", order)
     try:
         with contextlib.suppress(StageEnded):
             stages.bring_up(run)
-            stages.load(run)
+            stages.look_up(run)
+            if run.manifest.reused is None:
+                stages.load(run)
     finally:
         with contextlib.suppress(StageEnded):
             stages.tear_down(run)
@@ -226,6 +242,7 @@ def execute(run: Run) -> RunOutcome:
         failed_stage=run.manifest.failed_stage,
         reason=run.manifest.reason or _unproven(run.verdicts),
         verdicts=run.verdicts,
+        reused=run.manifest.reused.run_id if run.manifest.reused is not None else None,
     )
 
 

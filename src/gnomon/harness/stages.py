@@ -13,12 +13,15 @@ from gnomon.harness.clients.catalogue import AIPERF, BFCL
 from gnomon.harness.clients.environment import environment
 from gnomon.harness.errors import StageFailed, TeardownIncomplete
 from gnomon.harness.evals.bfcl import run_bfcl
+from gnomon.harness.evals.manifest import load_manifest
 from gnomon.harness.evals.model import SuiteResult
 from gnomon.harness.evals.spec import BfclSpec
 from gnomon.harness.evidence import folder as names
-from gnomon.harness.evidence.keys import key_inputs
+from gnomon.harness.evidence.keys import PlannedSuite, key_inputs
 from gnomon.harness.evidence.manifest import ClientRecord, LaunchRecord, content_key
+from gnomon.harness.evidence.proven import find_proven, reused_from
 from gnomon.harness.evidence.provenance import redact_argv, redact_env, relevant_env
+from gnomon.harness.evidence.raw import save_replay
 from gnomon.harness.launch.attest import attest
 from gnomon.harness.launch.ports import free_port
 from gnomon.harness.launch.preflight import check_clients, check_disk, require
@@ -27,11 +30,9 @@ from gnomon.harness.launch.readiness import HealthWatch, wait_until_healthy
 from gnomon.harness.launch.supervisor import Server, describe_exit
 from gnomon.harness.nouns import ServerAddress
 from gnomon.harness.replay.aiperf import run_replay
-from gnomon.harness.replay.results import ReplayResult
 from gnomon.harness.report.build import render_report
 from gnomon.harness.run import Run, StageEnded
 
-REPLAY_JSON: TypeAdapter[ReplayResult] = TypeAdapter(ReplayResult)
 SUITES_JSON: TypeAdapter[list[SuiteResult]] = TypeAdapter(list[SuiteResult])
 
 
@@ -51,6 +52,32 @@ def bring_up(run: Run) -> None:
     with run.stage("attest") as record:
         _attest(run)
         record.detail = f"{len(run.seen.attestation)} checks passed"
+
+
+def look_up(run: Run) -> None:
+    """Ask the store for a valid run of this very content key; the load then need not be repeated.
+
+    It is asked after attestation, because only the running server can say which model it serves.
+    """
+    if run.reuse is None:
+        return
+    with run.stage("reuse") as record:
+        suites = [
+            PlannedSuite(spec.suite, spec.api, load_manifest(spec.suite).sha256)
+            for spec in run.checked.point.evals
+        ]
+        inputs = key_inputs(run.manifest, run.info, suites)
+        if inputs is None:
+            raise StageFailed("the server does not say which model it serves, so there is no key")
+        key = content_key(inputs)
+        found = find_proven(run.reuse, key.sha256)
+        if found.run is None:
+            passed_over = "".join(f"; passed over {each}" for each in found.passed_over)
+            record.detail = f"no valid run has the key {key.sha256[:16]}{passed_over}"
+            return
+        run.manifest.content_key = key
+        run.manifest.reused = reused_from(found.run)
+        record.detail = f"already proven by {found.run.path.name}: nothing is measured again"
 
 
 def load(run: Run) -> None:
@@ -162,7 +189,7 @@ def _replay(run: Run) -> str:
         spec, run.server.address, tokenizer, out, run.display.progress, run.cancel.event
     )
     run.seen.replay = result
-    run.folder.write_json(names.REPLAY, REPLAY_JSON.dump_python(result, mode="json"))
+    save_replay(run.folder, result)
     run.cancel.check()
     if result.reason is not None:
         raise StageFailed(result.reason)
@@ -215,12 +242,13 @@ def tear_down(run: Run) -> None:
 
 def publish(run: Run) -> Path | None:
     """Write key, report and hashes; a report that fails to render fails the run, not its data."""
-    inputs = key_inputs(run.manifest, run.info, run.seen.suites)
-    run.manifest.content_key = content_key(inputs) if inputs is not None else None
+    if run.manifest.reused is None:
+        inputs = key_inputs(run.manifest, run.info, run.seen.suites)
+        run.manifest.content_key = content_key(inputs) if inputs is not None else None
     path: Path | None = None
     run.settle()
     with contextlib.suppress(StageEnded), run.stage("report"):
-        run.folder.seal(run.manifest)
+        run.folder.record(run.manifest)
         path = render_report(run.folder)
     run.settle()
     run.folder.seal(run.manifest)

@@ -15,6 +15,7 @@ from gnomon.harness.display import PlainDisplay
 from gnomon.harness.evals.model import Outcome, SuiteResult
 from gnomon.harness.evidence import folder as names
 from gnomon.harness.evidence.manifest import RunState, StageRecord, StageState
+from gnomon.harness.evidence.raw import save_replay
 from gnomon.harness.evidence.seen import Evidence
 from gnomon.harness.evidence.verdicts import Check, CheckState, Scope
 from gnomon.harness.launch.supervisor import Teardown
@@ -24,7 +25,7 @@ from gnomon.harness.recipes.point import Point
 from gnomon.harness.replay.results import ReplayResult
 from gnomon.harness.report.build import byte_size, number, render_report, shell_lines
 from gnomon.harness.run import Run
-from gnomon.harness.stages import REPLAY_JSON, SUITES_JSON
+from gnomon.harness.stages import SUITES_JSON
 
 PLAN = {"num_blocks": 512, "pool_bytes": 44564480, "weight_bytes": 15230016, "limited_by": "demand"}
 ATTESTED = Check(
@@ -47,12 +48,12 @@ def open_run(point: Point, tmp_path: Path) -> Callable[..., Run]:
 def publish(run: Run) -> str:
     """Judge, settle and render what the run has seen; returns the page."""
     if run.seen.replay is not None:
-        run.folder.write_json(names.REPLAY, REPLAY_JSON.dump_python(run.seen.replay, mode="json"))
+        save_replay(run.folder, run.seen.replay)
     if run.seen.suites:
         run.folder.write_json(names.EVALS, SUITES_JSON.dump_python(run.seen.suites, mode="json"))
     run.judge()
     run.settle()
-    run.folder.seal(run.manifest)
+    run.folder.record(run.manifest)
     return render_report(run.folder).read_text()
 
 

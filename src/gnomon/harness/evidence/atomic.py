@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 _READ_BYTES = 1 << 20
+UNFINISHED = ".writing-"
+"""How the name of a file begins that was not written to its end; it is never anybody's content."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file's content in one step, on disk before it is visible."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -24,10 +26,20 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
+        fsync_path(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
         raise
+
+
+def fsync_path(path: Path) -> None:
+    """Put a file's content, or a folder's list of names, on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_text(path: Path, content: str) -> None:

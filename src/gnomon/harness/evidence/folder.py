@@ -8,19 +8,32 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 
 from gnomon.harness.errors import RunFolderError
-from gnomon.harness.evidence.atomic import sha256_of_file, write_json, write_text
-from gnomon.harness.evidence.manifest import SCHEMA_VERSION, Artifact, Manifest
+from gnomon.harness.evidence.atomic import UNFINISHED, write_bytes, write_json, write_text
+from gnomon.harness.evidence.held import Held
+from gnomon.harness.evidence.manifest import SCHEMA_VERSION, Manifest
+from gnomon.harness.evidence.seal import (
+    MANIFEST,
+    SEAL,
+    SIGNATURE,
+    Fault,
+    faults_of,
+    hash_files,
+    settle_files,
+    write_seal,
+)
+from gnomon.harness.evidence.signing import Signature
 from gnomon.harness.evidence.verdicts import Verdicts
 
-MANIFEST = "manifest.json"
 VERDICTS = "verdicts.json"
 REPORT = "report.html"
 RECIPE = "recipe.yaml"
 ATTESTATION = "attestation.json"
 REPLAY = "replay.json"
+REQUESTS = "requests.parquet"
 EVALS = "evals.json"
 SERVER_LOG = "server/log.txt"
 METRICS_BEFORE = "server/metrics-before.txt"
@@ -36,6 +49,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._held: Held | None = None
 
     @classmethod
     def create(cls, out: Path, recipe_name: str) -> RunFolder:
@@ -43,14 +57,34 @@ class RunFolder:
         stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
         path = out / f"{stamp}-{recipe_name}-{secrets.token_hex(2)}"
         path.mkdir(parents=True, exist_ok=False)
-        return cls(path.resolve())
+        folder = cls(path.resolve())
+        folder._held = Held.take(folder.path)
+        return folder
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the run ended and can never change again."""
+        return (self.path / SEAL).is_file()
+
+    def require_open(self) -> None:
+        """Refuse to change a sealed run.
+
+        Raises:
+            RunFolderError: it is sealed.
+        """
+        if self.sealed:
+            raise RunFolderError(
+                f"{self.path} is sealed and never changes; run the recipe again for a new folder."
+            )
 
     def write_json(self, name: str, content: Any) -> None:
-        """Replace a JSON file of the folder in one step."""
+        """Replace a JSON file of the folder in one step; refused once sealed."""
+        self.require_open()
         write_json(self.path / name, content)
 
     def write_text(self, name: str, content: str) -> None:
-        """Replace a text file of the folder in one step."""
+        """Replace a text file of the folder in one step; refused once sealed."""
+        self.require_open()
         write_text(self.path / name, content)
 
     def read_json(self, name: str) -> Any | None:
@@ -71,30 +105,59 @@ class RunFolder:
         """Write the manifest as it is now."""
         self.write_json(MANIFEST, manifest.model_dump(mode="json"))
 
+    def record(self, manifest: Manifest) -> None:
+        """Hash every file into the manifest and write it; the run goes on."""
+        manifest.artifacts = hash_files(self.path)
+        self.save_manifest(manifest)
+
     def seal(self, manifest: Manifest) -> None:
-        """Hash every file into the manifest and write it; the last thing a run does."""
-        manifest.artifacts = {
-            name: Artifact(
-                sha256=sha256_of_file(self.path / name),
-                bytes=(self.path / name).stat().st_size,
+        """Fix every file for good; the last thing a run does.
+
+        The seal is one rename, after everything it covers is on disk: killed at any point, the
+        folder is a whole sealed run or one that `seal` can be called for again.
+
+        Raises:
+            RunFolderError: it is sealed already, or another process is writing it.
+        """
+        self.require_open()
+        held = self._held or Held.take(self.path)
+        if held is None:
+            raise RunFolderError(
+                f"{self.path} is being written by a process that is alive; wait for its end."
             )
-            for name in self.files()
-        }
-        self.save_manifest(manifest)
+        for path in self.path.rglob(f"{UNFINISHED}*"):
+            path.unlink()
+        self.record(manifest)
+        settle_files(self.path, [MANIFEST, *manifest.artifacts])
+        write_seal(self.path)
+        held.release()
+        self._held = None
 
-    def reseal(self, manifest: Manifest, name: str) -> None:
-        """Renew the hash of one derived file; every other hash stays what the run recorded."""
-        path = self.path / name
-        manifest.artifacts[name] = Artifact(sha256=sha256_of_file(path), bytes=path.stat().st_size)
-        self.save_manifest(manifest)
+    def faults(self) -> tuple[Fault, ...]:
+        """Everything that differs from what was sealed; every byte is read."""
+        return tuple(faults_of(self.path))
 
-    def files(self) -> list[str]:
-        """Relative paths of every file but the manifest; links are not followed."""
-        return sorted(
-            path.relative_to(self.path).as_posix()
-            for path in self.path.rglob("*")
-            if path.is_file() and not path.is_symlink() and path != self.path / MANIFEST
-        )
+    def sign(self, key: Ed25519PrivateKey) -> None:
+        """Vouch for a sealed run; an earlier signature is replaced.
+
+        Raises:
+            RunFolderError: it is not sealed, or not what was sealed.
+        """
+        faults = [fault for fault in self.faults() if fault.file != SIGNATURE]
+        if faults:
+            raise RunFolderError(f"{self.path} cannot be signed: {faults[0]}.")
+        content = (self.path / MANIFEST).read_bytes()
+        write_bytes(self.path / SIGNATURE, Signature.make(key, content).line())
+
+    @property
+    def signer(self) -> bytes | None:
+        """Public key that the signature names, None without one.
+
+        Raises:
+            SignatureError: the file is none.
+        """
+        path = self.path / SIGNATURE
+        return Signature.read(path).signer if path.is_file() else None
 
     def load_manifest(self) -> Manifest:
         """The manifest of a run that was made before.

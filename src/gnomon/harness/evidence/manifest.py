@@ -119,6 +119,13 @@ class ContentKey(_Record):
     inputs: dict[str, Any]
 
 
+class Reused(_Record):
+    """The run that measured the same content key before, and stands for this one."""
+
+    run_id: str
+    manifest_sha256: str
+
+
 class Manifest(_Record):
     """The contents of ``manifest.json``.
 
@@ -141,6 +148,7 @@ class Manifest(_Record):
         clients: environments the recipe used, by name.
         host: the machine.
         content_key: identity of the inputs, once all of them are known.
+        reused: the run that is used instead of measuring again, None if this one measured.
         stages: in order.
         artifacts: every other file of the folder, by relative path.
     """
@@ -163,6 +171,7 @@ class Manifest(_Record):
     clients: dict[str, ClientRecord] = Field(default_factory=dict)
     host: HostFacts
     content_key: ContentKey | None = None
+    reused: Reused | None = None
     stages: list[StageRecord] = Field(default_factory=list)
     artifacts: dict[str, Artifact] = Field(default_factory=dict)
 

@@ -55,7 +55,7 @@ def _performance_checks(point: Point, replay: ReplayResult, figures: FigureSet) 
             "missing requests would hide the slow tail",
             scope,
             counts.expected,
-            ("replay.json",),
+            ("replay.json", "requests.parquet"),
         ),
         check(
             "latency measured",
@@ -63,7 +63,7 @@ def _performance_checks(point: Point, replay: ReplayResult, figures: FigureSet) 
             f"{len(figures.latency)} percentiles" + (f"; withheld: {withheld}" if withheld else ""),
             scope,
             counts.completed,
-            ("replay.json",),
+            ("replay.json", "requests.parquet"),
             figures.latency,
         ),
         check(
@@ -73,7 +73,7 @@ def _performance_checks(point: Point, replay: ReplayResult, figures: FigureSet) 
             "ended, drain included",
             scope,
             counts.completed,
-            ("replay.json",),
+            ("replay.json", "requests.parquet"),
             figures.rates,
         ),
     ]

@@ -15,6 +15,7 @@ from gnomon.harness.evidence import folder as names
 from gnomon.harness.evidence.figures import Withheld, replay_figures
 from gnomon.harness.evidence.folder import RunFolder
 from gnomon.harness.evidence.manifest import Manifest, RunState, StageRecord
+from gnomon.harness.evidence.raw import load_replay
 from gnomon.harness.evidence.verdicts import CheckState, Figure, Scope, Verdicts
 from gnomon.harness.replay.results import ReplayResult
 from gnomon.harness.report.replay_charts import Chart, replay_charts
@@ -117,7 +118,7 @@ def read_page(folder: RunFolder) -> Page:
     verdicts = folder.load_verdicts()
     attestation = folder.read_json(names.ATTESTATION) or {}
     info = attestation.get("info") or {}
-    replay = _typed(folder, names.REPLAY, TypeAdapter(ReplayResult))
+    replay = load_replay(folder)
     suites = _typed(folder, names.EVALS, TypeAdapter(list[SuiteResult])) or []
     random_weights = manifest.recipe.get("model", {}).get("weights") == "random"
     headline, tone = _headline(manifest, verdicts, random_weights)
@@ -195,6 +196,8 @@ def _headline(
         return f"Failed at the {manifest.failed_stage} stage", "bad"
     if verdicts.integration.state is not CheckState.PASSED:
         return "Integration not proven", "bad"
+    if manifest.reused is not None:
+        return f"Reused: {manifest.reused.run_id} measured the same content key", "good"
     if random_weights:
         return "Integration complete; quality not applicable to this model (random weights)", "good"
     quality = verdicts.quality.state.replace("_", " ")
