@@ -18,6 +18,7 @@ from gnomon.engine.serve.handlers.chat import chat_completions
 from gnomon.engine.serve.handlers.completions import completions
 from gnomon.engine.serve.handlers.messages import count_tokens, messages
 from gnomon.engine.serve.handlers.responses import responses
+from gnomon.engine.serve.json_body import JsonRoute
 from gnomon.engine.serve.limits import BodyLimit, HeadAsGet, SlowReaders
 from gnomon.engine.serve.logs import RequestIds
 from gnomon.engine.serve.openapi import describe
@@ -39,6 +40,7 @@ def build_app(served: Served) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.router.route_class = JsonRoute
     _add_generation(app, served)
     _add_messages(app, served)
     _add_stored(app, served)
@@ -171,7 +173,9 @@ def _http_error(request: Request, error: HTTPException) -> ApiError:
         message = f"{request.url.path} does not take {request.method}."
         return ApiError(405, message, code="method_not_allowed", headers=error.headers)
     if error.status_code == 400:  # FastAPI's word for a body its JSON reader gave up on
-        why = "it is not UTF-8, is nested too deeply, or has a number of too many digits"
+        if isinstance(error.__cause__, ApiError):
+            return error.__cause__
+        why = "it is nested too deeply, or has a number of too many digits"
         return bad_request(f"The body cannot be read as JSON: {why}.", None, "invalid_json")
     return ApiError(error.status_code, str(error.detail))
 

@@ -50,8 +50,8 @@ class Shield:
         except StopIteration:
             raise NoSpareCharacter("the request has too many private-use characters") from None
         self._meaning = {char: marker for marker, char in self._stand_in.items()}
-        self._heads = {m[:n] for m in self._markers for n in range(1, len(m))}
-        self._tails = {m[n:] for m in self._markers for n in range(1, len(m))}
+        self._heads = tuple({m[:n] for m in self._markers for n in range(1, len(m))})
+        self._tails = tuple({m[n:] for m in self._markers for n in range(1, len(m))})
 
     def cover(self, value: Any) -> Any:
         """The value with every string in it protected, object keys included."""
@@ -84,9 +84,9 @@ class Shield:
     def _cover_text(self, text: str) -> str:
         text = self._find.sub(lambda match: self._stand_in[match.group()], text)
         edges = set()
-        if any(text.startswith(tail) for tail in self._tails):
+        if text.startswith(self._tails):
             edges.add(0)
-        if any(text.endswith(head) for head in self._heads):
+        if text.endswith(self._heads):
             edges.add(len(text) - 1)
         for at in sorted(edges, reverse=True):
             text = text[:at] + self._edge + text[at:]

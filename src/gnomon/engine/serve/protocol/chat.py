@@ -11,6 +11,7 @@ from gnomon.engine.serve.errors import bad_request
 from gnomon.engine.serve.protocol.common import (
     REFUSED_SAMPLING,
     Choices,
+    Few,
     Scores,
     StreamOptions,
     Strict,
@@ -39,10 +40,10 @@ class Message(Strict):
     model_config = ConfigDict(extra="ignore")
 
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Few[dict[str, Any]] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # the other spelling of reasoning_content
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Few[ToolCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -92,8 +93,8 @@ class ChatRequest(Choices):
     }
 
     model: str
-    messages: list[Message]
-    tools: list[Tool] | None = None
+    messages: Few[Message]
+    tools: Few[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None

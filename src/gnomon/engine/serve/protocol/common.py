@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -31,6 +31,10 @@ Metadata = Annotated[
     AfterValidator(_few),
 ]
 """What a client notes about a request: up to 16 pairs."""
+
+_Member = TypeVar("_Member")
+Few = Annotated[list[_Member], Field(fail_fast=True)]
+"""A list that clients may make long: its first fault is told, not millions of them."""
 
 Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -88,7 +92,8 @@ def _require_json(body: Any) -> None:
                 waiting += value.keys()
                 waiting += value.values()
             case list():
-                waiting += value
+                if set(map(type, value)) != {int}:  # the one list that may have millions
+                    waiting += value
 
 
 def _require_text(text: str) -> None:
@@ -144,7 +149,7 @@ class SamplingFields(AccountFields):
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
     stop: StopString | list[StopString] | None = None
-    stop_token_ids: list[TokenId] | None = Field(default=None, max_length=64)
+    stop_token_ids: Few[TokenId] | None = Field(default=None, max_length=64)
     ignore_eos: bool | None = None
     min_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)

@@ -10,6 +10,7 @@ from pydantic import Field
 from gnomon.engine.serve.protocol.common import (
     REFUSED_SAMPLING,
     Choices,
+    Few,
     Scores,
     StreamOptions,
     TokenId,
@@ -35,7 +36,7 @@ class CompletionRequest(Choices):
     }
 
     model: str
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    prompt: str | Few[str] | Few[TokenId] | Few[Few[TokenId]]
     max_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1)
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0)

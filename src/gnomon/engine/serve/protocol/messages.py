@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from gnomon.engine.serve.protocol.common import Body, StopString, Strict, Tokens
+from gnomon.engine.serve.protocol.common import Body, Few, StopString, Strict, Tokens
 
 
 class Turn(Strict):
@@ -16,7 +16,7 @@ class Turn(Strict):
     model_config = ConfigDict(extra="forbid")
 
     role: str
-    content: str | list[dict[str, Any]]
+    content: str | Few[dict[str, Any]]
 
 
 class InputTool(Strict):
@@ -70,10 +70,10 @@ class CountTokensRequest(Body):
     }
 
     model: str
-    messages: list[Turn]
+    messages: Few[Turn]
     cache_control: dict[str, Any] | None = None
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[InputTool] | None = None
+    system: str | Few[dict[str, Any]] | None = None
+    tools: Few[InputTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: dict[str, Any] | None = None

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 
 from gnomon.engine.serve.protocol.common import (
     REFUSED_SAMPLING,
+    Few,
     SamplingFields,
     Scores,
     StreamOptions,
@@ -52,10 +53,10 @@ class ResponsesRequest(SamplingFields):
     }
 
     model: str
-    input: str | list[dict[str, Any]]
+    input: str | Few[dict[str, Any]]
     previous_response_id: str | None = None
     instructions: str | None = None
-    tools: list[FlatTool] | None = None
+    tools: Few[FlatTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = None
@@ -64,7 +65,7 @@ class ResponsesRequest(SamplingFields):
     stream_options: StreamOptions | None = None
     reasoning: ReasoningOptions | None = None
     background: bool | None = None
-    include: list[str] | None = None
+    include: Few[str] | None = None
     top_logprobs: int | None = Field(default=None, ge=0)
     truncation: Literal["auto", "disabled"] | None = None
     max_tool_calls: int | None = Field(default=None, ge=1, le=2**31 - 1)

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from gnomon.engine.serve.errors import bad_request
 from gnomon.engine.serve.protocol.chat import Message, Tool
-from gnomon.engine.serve.protocol.common import Body, TokenId
+from gnomon.engine.serve.protocol.common import Body, Few, TokenId
 
 
 class TokenizeRequest(Body):
@@ -25,8 +25,8 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
-    tools: list[Tool] | None = None
+    messages: Few[Message] | None = None
+    tools: Few[Tool] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
@@ -41,4 +41,4 @@ class DetokenizeRequest(Body):
     """Token ids."""
 
     model: str | None = None
-    tokens: list[TokenId] = Field(max_length=2**24)
+    tokens: Few[TokenId] = Field(max_length=2**24)
