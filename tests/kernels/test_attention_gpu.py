@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -42,21 +43,24 @@ def filled(fmt: CacheFormat, heads: int, blocks: int, poison: int) -> LayerCache
     return cache
 
 
-def world(fmt: CacheFormat, heads: int, group: int, per_request: int, pads: int = 0):
+def world(
+    fmt: CacheFormat, heads: int, group: int, per_request: int, pads: int = 0,
+    lengths: Sequence[int] = LENGTHS,
+):  # fmt: skip
     """A cache, rows at the ends of requests, queries, and a random selection of each row."""
-    count = [-(-n // BLOCK) for n in LENGTHS]
+    count = [-(-n // BLOCK) for n in lengths]
     cache = filled(fmt, heads, sum(count), 0)
-    table = torch.full((len(LENGTHS), max(count)), -1, device="cuda")
+    table = torch.full((len(lengths), max(count)), -1, device="cuda")
     for i, own in enumerate(torch.randperm(sum(count), device="cuda").split(count)):
         table[i, : count[i]] = own
     positions, requests = [], []
-    for i, n in enumerate(LENGTHS):
+    for i, n in enumerate(lengths):
         span = range(max(0, n - per_request), n)
         positions += [-1] * pads + list(span)
         requests += [-1] * pads + [i] * len(span)
     position, request = (torch.tensor(x, device="cuda") for x in (positions, requests))
-    lengths = torch.tensor(LENGTHS, device="cuda")
-    rows = RowBatch(position, position, request, table, lengths, BLOCK)
+    stored = torch.tensor(lengths, device="cuda")
+    rows = RowBatch(position, position, request, table, stored, BLOCK)
     q = torch.randn(len(positions), heads * group, DIM, device="cuda").bfloat16()
     blocks = torch.full((len(positions), heads, 16), -1, device="cuda")
     for r, p in enumerate(positions):
@@ -65,7 +69,7 @@ def world(fmt: CacheFormat, heads: int, group: int, per_request: int, pads: int 
             history = torch.randperm(own, device="cuda")[:15]
             blocks[r, h, : len(history)], blocks[r, h, len(history)] = history, own
     # Past the last token of each request lies garbage, NaN as a scale.
-    for i, n in enumerate(LENGTHS):
+    for i, n in enumerate(lengths):
         if n % BLOCK:
             for pool, layout in ((cache.k, cache.k_layout), (cache.v, cache.v_layout)):
                 page = table[i, n // BLOCK].expand(BLOCK - n % BLOCK)
@@ -81,20 +85,27 @@ def world(fmt: CacheFormat, heads: int, group: int, per_request: int, pads: int 
     return cache, rows, q, Selection(blocks)
 
 
-def expected(cache: LayerCache, rows: RowBatch, q: torch.Tensor, blocks: torch.Tensor | None):
-    """float64 attention, row by row; over every block if none are listed."""
+def expected(
+    cache: LayerCache, rows: RowBatch, q: torch.Tensor, blocks: torch.Tensor | None,
+    window: int | None = None,
+):  # fmt: skip
+    """float64 attention, row by row; over every block, or a window, if none are listed."""
     heads = cache.pages.kv_heads
     group = q.shape[1] // heads
     out = torch.zeros(q.shape, dtype=torch.float64, device="cuda")
     for r in range(len(q)):
         p = int(rows.positions[r])
         for h in range(heads if p >= 0 else 0):
-            listed = torch.arange(p // BLOCK + 1, device="cuda") if blocks is None else blocks[r, h]
-            listed = listed[listed >= 0]
+            last = p if blocks is not None else int(rows.seen_to[r])
+            every = torch.arange(last // BLOCK + 1, device="cuda")
+            listed = every if blocks is None else blocks[r, h][blocks[r, h] >= 0]
             pages = rows.page_table[rows.request_of_row[r], listed]
             token = (listed[:, None] * BLOCK + torch.arange(BLOCK, device="cuda")).flatten()
+            seen = token <= last
+            if window is not None:
+                seen &= token > p - window
             k, v = (
-                layout.dequantise(layout.load(pool[pages, h])).flatten(0, 1)[token <= p].double()
+                layout.dequantise(layout.load(pool[pages, h])).flatten(0, 1)[seen].double()
                 for pool, layout in ((cache.k, cache.k_layout), (cache.v, cache.v_layout))
             )
             mine = q[r, h * group : (h + 1) * group].double()
@@ -130,6 +141,32 @@ def test_dense_attention_is_within_2e_3(hopper, fmt, per_request):
     error = relative_error(out, reference)
     print(f"{fmt.value} dense {per_request} rows: {error:.2e}")
     assert error <= 2e-3
+
+
+@FORMATS
+@pytest.mark.parametrize("window", [1, 100, 128, 1500])
+def test_dense_attention_sees_a_window(hopper, fmt, window):
+    cache, rows, q, _ = world(fmt, 2, 16, 2)
+    out = hopper.dense(cache, rows, q, window)
+    assert relative_error(out, expected(cache, rows, q, None, window)) <= 2e-3
+
+
+@FORMATS
+def test_rows_of_a_block_see_each_other(hopper, fmt):
+    cache, rows, q, _ = world(fmt, 2, 16, 4)
+    last = rows.lengths[rows.request_of_row] - 1
+    block = replace(rows, last_seen=last)
+    out = hopper.dense(cache, block, q)
+    assert relative_error(out, expected(cache, block, q, None)) <= 2e-3
+    assert not torch.equal(out, hopper.dense(cache, rows, q))
+
+
+@FORMATS
+def test_one_program_attends_to_more_pages_than_it_lists_at_once(hopper, fmt):
+    """Pads fill the device, so that nothing is split: 313 pages are one program's."""
+    cache, rows, q, _ = world(fmt, 1, 16, 1, pads=300, lengths=[40_000])
+    out = hopper.dense(cache, rows, q)
+    assert relative_error(out, expected(cache, rows, q, None)) <= 2e-3
 
 
 @FORMATS
