@@ -11,7 +11,7 @@
 namespace {
 
 constexpr int kTokens = 128;
-constexpr int kHighest = 24;   // exponent field of the largest MXFP4 scale that weights can bear: 2^9
+constexpr int kHighest = 24;   // exponent field of the largest MXFP4 scale weights can bear: 2^9
 constexpr int kHeadroom = 22;  // and where the largest is put when the range is chosen
 
 template <bool kNv>
