@@ -90,7 +90,7 @@ def sparse(backend: TritonBackend) -> Iterator[Measured]:
 def dense(backend: TritonBackend) -> Iterator[Measured]:
     """Dense decode attention, and cuDNN's."""
     requests, context, heads = 8, 131072, 4
-    for fmt in (CacheFormat.BF16, CacheFormat.MXFP4):
+    for fmt in (CacheFormat.BF16, *FP4):
         nbytes = (
             requests * heads * context // BLOCK * 2 * geometry(fmt, BLOCK, DIM, "kv").page_bytes
         )
