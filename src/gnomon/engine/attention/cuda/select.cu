@@ -1,234 +1,33 @@
 // Score 4-bit index pages and keep the best of them, for decode and verify rows, on sm_90a.
 //
 // The work of a launch is the list of all history pages of all requests, cut into equal ranges, one
-// a CTA (one on each multiprocessor); a CTA walks its range as segments, one a request. A warp of it
-// feeds a ring of pages with bulk copies; two warpgroups take turns to multiply a page with all the
-// request's queries at once, so that a page is read once for all rows and heads; one more warp keeps
-// the best pages of each query. Keys are the A operand of wgmma, in registers, straight from the
-// page's operand order (layouts/order.py). At the end of a segment the scoring warps write its lists
-// out, and the last CTA to do so for a request merges them.
+// a CTA (one on each multiprocessor); a CTA walks its range as segments, one a request. A warp of
+// it feeds a ring of pages with bulk copies; four warpgroups take turns to multiply a page with all
+// the request's queries at once, so that a page is read once for all rows and heads; one more warp
+// keeps the best pages of each query. Keys are the A operand of wgmma, in registers, straight from
+// the page's operand order (layouts/order.py). At the end of a segment the scoring warps write its
+// lists out, and the last CTA to do so for a request merges them.
 //
-// The kernel takes less than half a multiprocessor and is launched with programmatic stream
-// serialisation: while the kernel before it ends, it reads positions and page tables and fills its
-// ring, with pages before the first row of their request in the batch. So it may follow any kernel
-// but one that writes one of these and lets its dependents start early.
+// The kernel is launched with programmatic stream serialisation: while the kernel before it ends,
+// it reads positions and page tables and fills its ring, with pages before the first row of their
+// request in the batch. So it may follow any kernel but one that writes one of these and lets its
+// dependents start early.
 //
-// Order and ties are those of docs/design/selection.md.
+// Order and ties are those of docs/design/selection.md; the design's log is
+// docs/design/kernels/selection.md.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
 #include "hopper.cuh"
 #include "select_exact.cuh"
+#include "select_finish.cuh"
 #include "select_lists.cuh"
+#include "select_queries.cuh"
 #include "select_score.cuh"
-
-struct Params {
-  const void* q;                // e4m3, bf16 or fp16 [rows, heads, 128]
-  const int64_t* positions;     // [rows]
-  const int64_t* request;       // [rows]
-  const int64_t* table;         // [requests, width]
-  const int* bounds;            // [tiles, 2]: first row, rows
-  const uint8_t* pages;         // [blocks, page bytes]
-  Key* parts;                   // [ctas + tiles, N, kKept]
-  unsigned* arrived;            // [tiles, N], zero before and after a launch
-  int64_t* out;                 // [rows, heads, topk]
-  int width, tiles, heads, init, local, wanted, topk;
-};
+#include "select_work.cuh"
 
 namespace {
-
-#ifndef GNOMON_GROUPS
-#define GNOMON_GROUPS 2
-#endif
-#ifndef GNOMON_SHARED
-#define GNOMON_SHARED (113 * 1024)
-#endif
-#ifndef GNOMON_CTAS_PER_SM
-#define GNOMON_CTAS_PER_SM 2
-#endif
-#ifndef GNOMON_DEPTH
-#define GNOMON_DEPTH 3
-#endif
-
-constexpr int kGroups = GNOMON_GROUPS;    // warpgroups that score
-constexpr int kScorers = 4 * kGroups;     // warps
-constexpr int kThreads = 32 * (kScorers + 2);
-constexpr int kSlots = 8;                 // pages scored and not yet looked at
-constexpr int kMaxTiles = 512;
-constexpr int kMaxParts = 160;            // CTAs of a launch
-
-// Named barriers; 0 is __syncthreads. All of them join the scoring warps and the keeping one.
-enum { kSegmentStarts = 1, kQueriesReady, kSegmentEnds };
-
-__device__ __forceinline__ void meet(int barrier) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(32 * (kScorers + 1)) : "memory");
-}
-
-// `kTerms`: 0 for e4m3 queries and products, else bf16 terms of a query.
-template <int N, bool kNv, int kTerms>
-struct Shared {
-  static constexpr int kQueryBytes = kTerms == 0 ? 128 * Shape<N, kNv>::kColumns : 256 * N * kTerms;
-  static constexpr int kRest = kQueryBytes + kSlots * 16 * N + 4096 + N * 8 + kScorers * 528 + 5200;
-  static constexpr int kStages = (GNOMON_SHARED - kRest) / Shape<N, kNv>::kPageBytes;
-  alignas(128) uint8_t ring[kStages][Shape<N, kNv>::kPageBytes];
-  alignas(128) uint8_t queries[kQueryBytes];
-  alignas(16) float most[kSlots][4][N];  // of each warp's tokens
-  alignas(16) Key kept[32 * kKept];      // lists of the keeping warp's lanes, side by side by query
-  alignas(16) Key scratch[kScorers][66];
-  int stop[N];                // first block past each query's history; 0: selects nothing
-  int at[N];                  // position of each query's row, -1 for a pad
-  uint32_t invalid[kSlots];   // a byte for each warp that met a NaN
-  int start[kMaxTiles + 1];   // first page of each tile in the list of all pages
-  int request[kMaxTiles];     // of each tile
-  int sums[kScorers + 2];
-  alignas(8) uint64_t full[kStages];
-  uint64_t empty[kStages];
-  uint64_t scored[kSlots];
-  uint64_t taken[kSlots];
-};
-
-// History pages of a tile, those of its longest row, less the forced first ones; and its request.
-__device__ int2 history(const Params& p, int tile) {
-  const int2 bounds = reinterpret_cast<const int2*>(p.bounds)[tile];
-  int64_t last = -1;
-  int owner = 0;
-#pragma unroll 4
-  for (int r = bounds.x; r < bounds.x + bounds.y; ++r) {
-    const int64_t at = p.positions[r], request = p.request[r];  // both loads at once
-    if (request >= 0 && at > last) last = at, owner = static_cast<int>(request);
-  }
-  const int pages = static_cast<int>(last / kTokens) + 1 - p.local - p.init;
-  return {last < 0 ? 0 : max(0, pages), owner};
-}
-
-// Fill start[0..tiles] with the running sum of the tiles' history pages.
-template <typename S>
-__device__ void number_pages(const Params& p, S& s) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int before = 0;
-  if (threadIdx.x == 0) s.start[0] = 0;
-  for (int base = 0; base < p.tiles; base += kThreads) {
-    const int tile = base + threadIdx.x;
-    const int2 mine = tile < p.tiles ? history(p, tile) : int2{0, 0};
-    if (tile < p.tiles) s.request[tile] = mine.y;
-    int sum = mine.x;
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, sum, d);
-      if (lane >= d) sum += other;
-    }
-    if (lane == 31) s.sums[warp] = sum;
-    __syncthreads();
-    for (int w = 0; w < warp; ++w) sum += s.sums[w];
-    sum += before;
-    if (tile < p.tiles) s.start[tile + 1] = sum;
-    for (int w = 0; w < kScorers + 2; ++w) before += s.sums[w];
-    __syncthreads();
-  }
-}
-
-// The pages of all tiles, and this CTA's share.
-struct Range {
-  int total, ctas;  // no more CTAs than pages
-
-  __device__ int begin(int cta) const {
-    return static_cast<int>(static_cast<int64_t>(total) * cta / ctas);
-  }
-  __device__ int cta_of(int page) const {
-    return static_cast<int>((static_cast<int64_t>(page + 1) * ctas - 1) / total);
-  }
-};
-
-// Write the list of query `query` of a tile: history from lanes 0 to wanted - 1, then forced blocks.
-__device__ void emit(const Params& p, int first_row, int query, int at, Key mine, int lane) {
-  const int taken = __popc(__ballot_sync(~0u, mine != 0));
-  if (lane >= p.topk) return;
-  int64_t block = -1;
-  if (at >= 0) {
-    const int visible = at / kTokens + 1;
-    const int local = min(visible, p.local), init = min(visible - local, p.init);
-    const int nth = lane - taken;
-    if (nth < 0) block = block_of(mine);
-    else if (nth < init) block = nth;
-    else if (nth < init + local) block = visible - local + nth - init;
-  }
-  p.out[(static_cast<int64_t>(first_row) * p.heads + query) * p.topk + lane] = block;
-}
-
-// Note where a query's history ends. A NaN query has no scores to choose by.
-template <typename S>
-__device__ __forceinline__ void note_query(const Params& p, S& s, int n, bool known, int row,
-                                           bool nan) {
-  const int64_t at = p.positions[row], request = p.request[row];
-  const bool lives = known && at >= 0 && request >= 0;
-  const bool selects = lives && !__any_sync(~0u, nan);
-  if (threadIdx.x % 32 == 0) {
-    s.stop[n] = selects ? static_cast<int>(at / kTokens) + 1 - p.local : 0;
-    s.at[n] = lives ? static_cast<int>(at) : -1;
-  }
-}
-
-// Put a tile's queries into shared memory as B operands, a warp a query.
-template <int N, bool kNv, typename S>
-__device__ void load_queries(const Params& p, S& s, int2 bounds) {
-  constexpr int kColumns = Shape<N, kNv>::kColumns;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int queries = bounds.y * p.heads;
-  const uint32_t* q = static_cast<const uint32_t*>(p.q) + static_cast<int64_t>(bounds.x) * p.heads * 32;
-#pragma unroll
-  for (int n = warp; n < N; n += kScorers) {
-    const uint32_t word = n < queries ? q[n * 32 + lane] : 0;
-    bool nan = false;
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const uint8_t value = word >> (8 * b);
-      nan |= (value & 0x7F) == 0x7F;
-      const int e = 4 * lane + b, group = e / 32, k = e % 32 / 2, odd = e % 2;
-#pragma unroll
-      for (int copy = 0; copy < kColumns / N; ++copy) {
-        const int column = n + copy * N;
-        const bool here = !kNv || (k >= 8) == (copy == 1);
-        s.queries[group * 32 * kColumns + odd * 16 * kColumns + column / 8 * 128 + column % 8 * 16 +
-                  k] = here ? value : 0;
-      }
-    }
-    note_query(p, s, n, n < queries, bounds.x + (n < queries ? n / p.heads : 0), nan);
-  }
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// The same for exact products: bf16 queries (one term) or fp16 ones (two).
-template <int N, int kTerms, typename S>
-__device__ void load_exact_queries(const Params& p, S& s, int2 bounds) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int queries = bounds.y * p.heads;
-  const uint16_t* q = static_cast<const uint16_t*>(p.q) + static_cast<int64_t>(bounds.x) * p.heads * 128;
-#pragma unroll
-  for (int n = warp; n < N; n += kScorers) {
-    bool nan = false;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int e = 32 * i + lane;
-      const uint16_t bits = n < queries ? q[n * 128 + e] : 0;
-      uint16_t* to = reinterpret_cast<uint16_t*>(s.queries + exact_place<N>(e) + n / 8 * 128 + n % 8 * 16);
-      if constexpr (kTerms == 1) {
-        nan |= (bits & 0x7FFF) > 0x7F80;
-        *to = bits;
-      } else {
-        const float value = __half2float(__ushort_as_half(bits));
-        const __nv_bfloat16 high = __float2bfloat16_rn(value);
-        const float rest = value - __bfloat162float(high);  // NaN for an infinite value
-        nan |= value != value;
-        *to = __bfloat16_as_ushort(high);
-        to[128 * N] = rest == rest ? __bfloat16_as_ushort(__float2bfloat16_rn(rest)) : 0;
-      }
-    }
-    note_query(p, s, n, n < queries, bounds.x + (n < queries ? n / p.heads : 0), nan);
-  }
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
 // The feeding warp: bring pages begin to end - 1 into the ring, in order.
 template <int N, bool kNv, typename S>
@@ -278,8 +77,9 @@ __device__ __noinline__ void feed(const Params& p, S& s, int tile, int begin, in
   }
 }
 
-// The keeping warp: look at the scores of pages first to stop - 1 of a tile, as many at a time as its
-// lanes have room for: lane l has query l % N of every (32 / N)-th page, and keeps a list of its own.
+// The keeping warp: look at the scores of pages first to stop - 1 of a tile, as many at a time as
+// its lanes have room for: lane l has query l % N of every (32 / N)-th page, and keeps a list of
+// its own.
 template <int N, typename S>
 __device__ __noinline__ void keep(S& s, int first, int stop, int block, int k, float unit) {
   constexpr int kPages = 32 / N;
@@ -323,48 +123,8 @@ __device__ __noinline__ void keep(S& s, int first, int stop, int block, int k, f
     s.kept[(column * kPages + own) * kKept + i] = scores[i] == 0 ? 0 : key_of(scores[i], blocks[i]);
 }
 
-// A scoring warp at the end of a segment: write the lists of its queries, or merge them if all others
-// of the request have been written.
-template <int N, typename S>
-__device__ __noinline__ void finish(const Params& p, S& s, int tile, int2 bounds, int part, int parts) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int queries = bounds.y * p.heads;
-  constexpr int kEach = (N + kScorers - 1) / kScorers;
-  const int64_t stride = static_cast<int64_t>(N) * kKept;
-  for (int i = 0; i < kEach; ++i) {
-    const int q = warp + i * kScorers;
-    if (q >= queries) break;
-    constexpr int kKeys = 32 / N * kKept;
-    Key* keys = s.kept + q * kKeys;
-    const int n = keep_best<(kKeys + 31) / 32>(keys, kKeys, p.wanted, lane);
-    const Key mine = lane < n ? keys[lane] : 0;
-    if (parts == 1) emit(p, bounds.x, q, s.at[q], mine, lane);
-    else if (lane < kKept) p.parts[part * stride + q * kKept + lane] = mine;
-  }
-  if (parts == 1) return;
-  __threadfence();
-  __syncwarp();
-  const int own = warp + lane * kScorers;
-  bool last = false;
-  if (lane < kEach && own < queries)
-    last = atomicInc(p.arrived + tile * N + own, parts - 1) == parts - 1;
-  unsigned merging = __ballot_sync(~0u, last);
-  if (merging == 0) return;
-  __threadfence();
-  const int first_part = part - (blockIdx.x - Range{s.start[p.tiles], min(static_cast<int>(gridDim.x),
-                                 s.start[p.tiles])}.cta_of(s.start[tile]));
-  for (; merging != 0; merging &= merging - 1) {
-    const int q = warp + (__ffs(merging) - 1) * kScorers;
-    Best best{s.scratch[warp]};
-    merge_parts<kMaxParts>(p.parts + first_part * stride + q * kKept, stride, parts, p.wanted, lane,
-                           best);
-    emit(p, bounds.x, q, s.at[q], lane < best.n ? s.scratch[warp][lane] : 0, lane);
-    __syncwarp();
-  }
-}
-
 template <int N, bool kNv, int kTerms>
-__global__ void __launch_bounds__(kThreads, GNOMON_CTAS_PER_SM)
+__global__ void __launch_bounds__(kThreads, 1)
     select_kernel(const __grid_constant__ Params p) {
   using S = Shared<N, kNv, kTerms>;
   constexpr int kStages = S::kStages;
@@ -439,7 +199,8 @@ __global__ void __launch_bounds__(kThreads, GNOMON_CTAS_PER_SM)
       bool invalid = false;
       uint32_t scales = 0;  // MXFP4's of a token
       if constexpr (!kNv)
-        scales = reinterpret_cast<const uint32_t*>(page + kTokens * kCodeBytes)[32 * part_of_page + lane];
+        scales = reinterpret_cast<const uint32_t*>(page + kTokens * kCodeBytes)[32 * part_of_page +
+                                                                                lane];
       float most[N / 4];
       auto release = [&]() {
         __syncwarp();
@@ -447,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, GNOMON_CTAS_PER_SM)
       };
       if constexpr (kTerms == 0) {
         if constexpr (!kNv) invalid = __any_sync(~0u, has_ones(scales, 0));
-        score_page<N, kNv, N == 32 ? 1 : GNOMON_DEPTH>(page, part_of_page, lane, b, most, release);
+        score_page<N, kNv, N == 32 ? 1 : kDepth>(page, part_of_page, lane, b, most, release);
       } else {
         // Scales from 2^125 on can take an element beyond bf16, whose largest it then is.
         if (!kNv && __any_sync(~0u, has_ones(scales, 0x03030303)))
@@ -478,7 +239,7 @@ template <int N, bool kNv, int kTerms>
 int launch(const Params& p, int ctas, cudaStream_t stream) {
   static bool ready = false;
   const int bytes = sizeof(Shared<N, kNv, kTerms>);
-  static_assert(bytes <= GNOMON_SHARED);
+  static_assert(bytes <= kSharedBytes);
   if (!ready) {
     const cudaError_t error = cudaFuncSetAttribute(
         select_kernel<N, kNv, kTerms>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -508,8 +269,8 @@ int launch(const Params& p, int queries, int ctas, cudaStream_t stream) {
 
 }  // namespace
 
-// `terms`: 0 for e4m3 queries, 1 for bf16, 2 for fp16. Returns a cudaError_t, or -1 for more queries a
-// tile than any kernel is built for.
+// `terms`: 0 for e4m3 queries, 1 for bf16, 2 for fp16. Returns a cudaError_t, or -1 for more
+// queries a tile than any kernel is built for.
 extern "C" int gnomon_select(const Params* p, int queries, int nvfp4, int terms, int ctas,
                              void* stream) {
   const cudaStream_t on = static_cast<cudaStream_t>(stream);

@@ -1,7 +1,7 @@
 // Score one index page with exact products: keys and their scales in bf16, times queries in bf16.
 //
-// A 4-bit element times its scale is a bf16 exactly, whatever the scale, and so is a query in bf16; a
-// query in fp16 is the sum of two. The tensor core's products of bf16 are exact, their sums fp32.
+// A 4-bit element times its scale is a bf16 exactly, whatever the scale, and so is a query in bf16;
+// a query in fp16 is the sum of two. The tensor core's products of bf16 are exact, their sums fp32.
 
 #pragma once
 
@@ -69,8 +69,8 @@ __device__ __forceinline__ int exact_place(int e) {
   return (2 * (e / 32) + e % 2) * 32 * N + k / 8 * 16 * N + k % 8 * 2;
 }
 
-// Codes at bits 7, 4, 3, 2 of bytes: those of bytes 0 and 2, and of 1 and 3, as bf16 of 2^-126 times
-// the element.
+// Codes at bits 7, 4, 3, 2 of bytes: those of bytes 0 and 2, and of 1 and 3, as bf16 of 2^-126
+// times the element.
 __device__ __forceinline__ uint32_t pair_02(uint32_t codes) {
   return (codes << 8 & 0x80008000u) | (codes << 4 & 0x01C001C0u);
 }
@@ -95,8 +95,8 @@ __device__ __forceinline__ uint32_t exact_scale(const Tile<kNv>& tile, int r, in
 
 // As score_page, with exact products. `terms` B operands 256 N bytes apart add up to a query.
 template <int N, bool kNv, int kTerms, bool kClamp>
-__device__ __forceinline__ void score_page_exact(const uint8_t* page, int part, int lane, uint64_t b,
-                                                 float (&most)[N / 4]) {
+__device__ __forceinline__ void score_page_exact(const uint8_t* page, int part, int lane,
+                                                 uint64_t b, float (&most)[N / 4]) {
   constexpr int kSums = N / 2;
   float sum[2][kSums];
   uint32_t a[2][2][4];

@@ -5,8 +5,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-// A page with a score: the order-preserving bits of the fp32 score above, the complement of the block
-// below. Larger is better; keys of different blocks differ; 0 is no page.
+// A page with a score: the order-preserving bits of the fp32 score above, the complement of the
+// block below. Larger is better; keys of different blocks differ; 0 is no page.
 using Key = uint64_t;
 
 namespace {
@@ -72,7 +72,8 @@ struct Best {
   }
 };
 
-// The `wanted`-th of a warp's 32 * K keys, 0 if there are fewer; keys that are not 0 are all different.
+// The `wanted`-th of a warp's 32 * K keys, 0 if there are fewer; keys that are not 0 are all
+// different.
 template <int K>
 __device__ Key nth_best(Key (&keys)[K], int wanted, int lane) {
 #pragma unroll

@@ -31,8 +31,8 @@ __device__ __forceinline__ void bulk_copy_once(uint32_t to, const void* from, ui
   asm volatile(
       "{\n.reg .b64 policy;\n"
       "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], "
-      "%2, [%3], policy;\n}" ::"r"(to),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], policy;\n}" ::"r"(to),
       "l"(from), "r"(bytes), "r"(bar)
       : "memory");
 }
@@ -96,9 +96,9 @@ __device__ __forceinline__ bool has_ones(uint32_t scales, uint32_t ignored) {
   return ((~scales - 0x01010101u) & scales & 0x80808080u) != 0;
 }
 
-// Largest product of each query with the 32 tokens of a page that are a warp's: lane l gets those of
-// rows l / 4 + 8 r of its two tiles, `most[2 i + j]` of column 8 i + 2 (l % 4) + j.
-// `release` is called once the page has been read.
+// Largest product of each query with the 32 tokens of a page that are a warp's: lane l gets those
+// of rows l / 4 + 8 r of its two tiles, `most[2 i + j]` of column 8 i + 2 (l % 4) + j. `release` is
+// called once the page has been read.
 template <int N, bool kNv, int kDepth, typename Release>
 __device__ __forceinline__ void score_page(const uint8_t* page, int part, int lane, uint64_t b,
                                            float (&most)[N / 4], Release release) {
