@@ -27,10 +27,13 @@ def triton():
 
 
 @formats
-@pytest.mark.parametrize("dim", [32, 128])
-def test_every_byte_is_the_layouts(triton, fmt, dim):
-    """Zeros of both signs, ties, subnormals, values that overflow bf16, NaN and infinities."""
-    shape = Shape(dim=dim)
+@pytest.mark.parametrize(("block", "dim"), [(16, 32), (16, 128), (64, 64)])
+def test_every_byte_is_the_layouts(triton, fmt, block, dim):
+    """Zeros of both signs, ties, subnormals, values that overflow bf16, NaN and infinities.
+
+    Blocks of 64 tokens hold 4-bit values in their own order.
+    """
+    shape = Shape(block=block, dim=dim)
     worlds = [World(fmt, [37], shape, poison=0xA5) for _ in range(2)]
     for world in worlds:
         for x in (world.tokens[0].k, world.tokens[0].v, world.tokens[0].index_k.unsqueeze(1)):
