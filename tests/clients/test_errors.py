@@ -323,7 +323,8 @@ def test_deep_nesting_is_refused_and_not_fatal(nano: ServerProcess) -> None:
     for _ in range(900):
         deep = {"a": deep}
     answer = post(
-        f"{nano.base_url}/chat/completions", {**CHAT, "chat_template_kwargs": {"k": deep}}
+        f"{nano.base_url}/chat/completions",
+        {**CHAT, "chat_template_kwargs": {"thinking_mode": deep}},
     )
     assert answer.status_code in (200, 400)
     schema = {"type": "object", "properties": {"a": deep}}

@@ -89,7 +89,6 @@ PLACES: dict[str, dict[str, Callable[[str], Body]]] = {
         "tool's result": lambda t: chat_call("f", "{}", t),
         "tool's part": lambda t: chat_call("f", "{}", part("text", t)),
         "tool": lambda t: chat(tools=[{"type": "function", "function": function(t)}]),
-        "template variable": lambda t: chat(chat_template_kwargs={"model_identity": t, "x": t}),
     },
     "/v1/responses": {
         "text": lambda t: {"input": t},

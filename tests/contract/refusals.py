@@ -140,6 +140,19 @@ CHAT_REFUSALS: dict[str, Refusal] = {
     "content is null": (say(role="user", content=None), "messages[1].content", MISSING),
     "content is a number": (say(role="user", content=1), "messages[1].content", INVALID),
     "an empty assistant": (say(role="assistant"), "messages[1].content", MISSING),
+    "a user's calls": (say(role="user", content="x", tool_calls=[CALL]),
+                       "messages[1].tool_calls", INVALID),
+    "a user's reasoning": (say(role="user", content="x", reasoning_content="y"),
+                           "messages[1].reasoning_content", INVALID),
+    "a system's reasoning": (say(role="system", content="x", reasoning="y"),
+                             "messages[1].reasoning", INVALID),
+    "a user's tool_call_id": (say(role="user", content="x", tool_call_id="y"),
+                              "messages[1].tool_call_id", INVALID),
+    "a call of the older kind": (
+        say(role="assistant", content="x", function_call={"name": "f", "arguments": "{}"}),
+        "messages[1].function_call", INVALID),
+    "audio in the history": (say(role="assistant", content="x", audio={"id": "a"}),
+                             "messages[1].audio", INVALID),
     "a tool without an id": (say(role="tool", content="x"), "messages[1].tool_call_id", MISSING),
     "a call whose id does not match": (
         {"messages": [*USER, {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -225,6 +238,9 @@ CHAT_REFUSALS: dict[str, Refusal] = {
         {"chat_template_kwargs": {"thinking_mode": "loud"}}, None, "template_refused"),
     "the server's template variable": (
         {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", INVALID),
+    "a variable the template has not": (
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        "chat_template_kwargs.enable_thinking", UNSUPPORTED),
     "functions, the older tools": ({"functions": [{"name": "f"}]}, "functions", UNSUPPORTED),
     "audio out": ({"modalities": ["audio"]}, "modalities", UNSUPPORTED),
     "guided_json": ({"guided_json": {}}, "guided_json", UNSUPPORTED),

@@ -87,6 +87,7 @@ def test_a_user_s_half_marker_does_not_eat_the_template_s(tokenizer: Tokenizer) 
     ("messages", "kwargs", "part"),
     [
         (USER, {"messages": []}, "chat_template_kwargs.messages"),
+        (USER, {"enable_thinking": False}, "chat_template_kwargs.enable_thinking"),
         (USER, {"thinking_mode": "loud"}, "thinking_mode"),
         ([{"role": "robot", "content": "x"}], {}, "robot"),
     ],

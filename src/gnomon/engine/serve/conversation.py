@@ -40,6 +40,7 @@ def _message(message: Message, where: str, dialect: ReasoningDialect | None) -> 
             f"{where}.role is {message.role!r}; it must be one of {', '.join(ROLES)}.",
             f"{where}.role",
         )
+    _require_own_members(message, where)
     content = text_content(message.content, f"{where}.content")
     found: dict[str, Any] = {"role": message.role, "content": content}
     if message.name is not None:
@@ -56,6 +57,24 @@ def _message(message: Message, where: str, dialect: ReasoningDialect | None) -> 
             )
         found["tool_call_id"] = message.tool_call_id
     return found
+
+
+def _require_own_members(message: Message, where: str) -> None:
+    for member, role in _OWNERS.items():
+        if getattr(message, member) and message.role != role:
+            raise bad_request(
+                f"{where}.{member} is set, but only a message of the role {role!r} has it.",
+                f"{where}.{member}",
+            )
+
+
+_OWNERS = {
+    "tool_calls": "assistant",
+    "reasoning_content": "assistant",
+    "reasoning": "assistant",
+    "tool_call_id": "tool",
+}
+"""Members of a message that only one role has."""
 
 
 def _assistant(

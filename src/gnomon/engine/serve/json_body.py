@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from gnomon.engine.serve.errors import bad_request
 
-_MOST_CONTAINERS = 1_000_000
-_MOST_VALUES = 8_000_000
+_MOST_CONTAINERS = 500_000
+_MOST_VALUES = 4_000_000
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)  # in one pass, ended or not
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon.engine.serve.errors import bad_request
+from gnomon.engine.serve.errors import bad_request, unsupported
 from gnomon.engine.serve.sampling import no_room
 from gnomon.engine.serve.shield import NoSpareCharacter, Shield
 from gnomon.engine.serve.template import RESERVED, ChatTemplate, TemplateRefused
@@ -26,14 +26,20 @@ class Prompt:
     tail: str
 
 
-def require_short(tokenizer: Tokenizer, characters: int, limit: int, param: str) -> None:
+ONLY_COUNTED = 4
+"""Contexts that a text may fill which is only counted."""
+
+
+def require_short(
+    tokenizer: Tokenizer, characters: int, limit: int, param: str, times: int = 1
+) -> None:
     """Refuse a text that has too many tokens however it is cut into them.
 
     Raises:
-        ApiError: it has ``limit`` tokens at least.
+        ApiError: it has ``times`` the ``limit`` of tokens at least.
     """
     least = tokenizer.least_tokens(characters)
-    if least >= limit:
+    if least >= limit * times:
         raise no_room(limit, f"at least {least}", param)
 
 
@@ -43,7 +49,7 @@ def chat_prompt(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
     kwargs: Mapping[str, Any],
-    most: tuple[int, str] | None = None,
+    most: tuple[int, str, int] | None = None,
 ) -> Prompt:
     """Render and tokenise a conversation; marker text of users stays text.
 
@@ -53,17 +59,23 @@ def chat_prompt(
         messages: checked, in the template's shape.
         tools: the same.
         kwargs: extra template variables.
-        most: tokens it must be shorter than, and the field that holds the conversation. A text
-            that cannot be is refused without being tokenised, which takes seconds a megabyte.
+        most: the model's context, the field that holds the conversation, and how many contexts it
+            may fill. A text that must be longer is refused without being tokenised, which takes
+            seconds a megabyte.
 
     Raises:
-        ApiError: a reserved template variable is set, the template refuses, the values are nested
-            too deeply, or the text is too long.
+        ApiError: a template variable is reserved or unknown, the template refuses, the values are
+            nested too deeply, or the text is too long.
     """
     taken = sorted(RESERVED & kwargs.keys())
     if taken:
         where = f"chat_template_kwargs.{taken[0]}"
         raise bad_request(f"{where} is set by the server and cannot be given.", where)
+    for name in sorted(kwargs.keys() - template.variables):
+        where = f"chat_template_kwargs.{name}"
+        raise unsupported(
+            where, f"{where} would have no effect: the model's chat template has no such variable."
+        )
     try:
         shield = Shield(tokenizer.markers, messages, tools, kwargs)
         rendered = template.render(

@@ -27,7 +27,7 @@ from gnomon.engine.serve.parsers.base import (
     ReasoningDialect,
     ToolDialect,
 )
-from gnomon.engine.serve.prompt import Prompt, chat_prompt
+from gnomon.engine.serve.prompt import ONLY_COUNTED, Prompt, chat_prompt
 from gnomon.engine.serve.protocol.chat import Message
 from gnomon.engine.serve.protocol.common import SamplingFields, Scores
 from gnomon.engine.serve.sampling import GenerationDefaults, Room, output_cap, sampling_params
@@ -236,7 +236,8 @@ class Served:
             tools: checked, in the chat shape.
             kwargs: extra template variables.
             param: the request's field that holds the conversation, where it is to be answered: a
-                text that is far too long is refused before it is tokenised.
+                text that is far too long is refused before it is tokenised. None if its tokens are
+                only counted.
 
         Raises:
             ApiError: a message is wrong, or there are too many.
@@ -246,7 +247,7 @@ class Served:
         self._require_few("tools", "tools", len(tools), self.options.max_tools)
         turns = conversation.template_messages(messages, self.reasoning)
         history.require_answers(messages)
-        most = None if param is None else (self.engine.facts.max_model_len, param)
+        most = (self.engine.facts.max_model_len, where, ONLY_COUNTED if param is None else 1)
         return await self.workers.run(
             chat_prompt, self.template, self.tokenizer, turns, tools, kwargs, most
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gnomon.engine.errors import CheckpointError
@@ -27,6 +28,7 @@ class ChatTemplate:
 
     Attributes:
         sha256: of the source, for attestation.
+        variables: names that the template reads.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
@@ -49,6 +51,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
             self._template = environment.from_string(source)
+            self.variables = meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise CheckpointError(f"the chat template does not compile: {error}") from error
 

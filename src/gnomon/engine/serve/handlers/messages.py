@@ -64,7 +64,8 @@ async def count_tokens(served: Served, body: CountTokensRequest) -> Response:
             chat_tools(body.tools), chat_choice(body.tool_choice), flat=True
         )
         kwargs = {**thinking_kwargs(body.thinking), **(body.chat_template_kwargs or {})}
-        prompt = await served.prompt(chat_messages(body), tools, kwargs)
+        async with served.before(served.deadline()):
+            prompt = await served.prompt(chat_messages(body), tools, kwargs)
     return JSONResponse({"input_tokens": len(prompt.ids)})
 
 

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse
 
 from gnomon.engine.serve import conversation
 from gnomon.engine.serve.errors import bad_request
+from gnomon.engine.serve.prompt import ONLY_COUNTED, require_short
 from gnomon.engine.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from gnomon.engine.serve.served import Served
 
@@ -17,10 +18,14 @@ async def tokenize(served: Served, body: TokenizeRequest) -> JSONResponse:
     served.admit(body.model or served.options.model_names[0])
     if body.messages is not None:
         tools = conversation.offered_tools(body.tools, None)
-        prompt = await served.prompt(body.messages, tools, body.chat_template_kwargs or {})
+        async with served.before(served.deadline()):
+            prompt = await served.prompt(body.messages, tools, body.chat_template_kwargs or {})
         ids = prompt.ids
     else:
-        ids = await served.workers.run(served.tokenizer.encode, body.prompt or "")
+        text, limit = body.prompt or "", served.engine.facts.max_model_len
+        require_short(served.tokenizer, len(text), limit, "prompt", ONLY_COUNTED)
+        async with served.before(served.deadline()):
+            ids = await served.workers.run(served.tokenizer.encode, text)
     found: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": served.engine.facts.max_model_len,

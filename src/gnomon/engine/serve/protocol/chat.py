@@ -35,7 +35,10 @@ class ToolCall(Strict):
 
 
 class Message(Strict):
-    """One message. Members that other servers add to the messages they return are passed over."""
+    """One message. Members that other servers add to the messages they return are passed over.
+
+    ``function_call`` and ``audio`` have to be null: what they say would be missing in the prompt.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -46,6 +49,8 @@ class Message(Strict):
     tool_calls: Few[ToolCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
+    function_call: None = None
+    audio: None = None
 
 
 class Function(Strict):
