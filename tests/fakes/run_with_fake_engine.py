@@ -1,9 +1,9 @@
 """``gnomon run`` with the scripted server in the engine's place, as a real process to signal.
 
-Usage: ``python run_with_fake_engine.py '{"server": ["--ttft-ms", "5"], "facts": {}}' RECIPE OUT``.
-The scripted server reports the settings that the recipe asks for, changed by ``facts``; ``command``
-replaces the server's program altogether. Without ``"plan": "real"`` the planner is scripted too,
-which saves seconds and knows no tokenizer for a replay.
+Usage: ``python run_with_fake_engine.py '{"server": ["--ttft-ms", "5"], "facts": {}}' RECIPE OUT``,
+and ``--reuse`` after it. The scripted server reports the settings that the recipe asks for, changed
+by ``facts``; ``command`` replaces the server's program altogether. Without ``"plan": "real"`` the
+planner is scripted too, which saves seconds and knows no tokenizer for a replay.
 """
 
 from __future__ import annotations
@@ -56,4 +56,5 @@ class FakeAdapter(GnomonAdapter):
 
 if __name__ == "__main__":
     ADAPTERS["gnomon"] = FakeAdapter(script=json.loads(sys.argv[1]))
-    sys.exit(run_command(Path(sys.argv[2]), Path(sys.argv[3])))
+    reuse = "--reuse" in sys.argv[4:]
+    sys.exit(run_command(Path(sys.argv[2]), Path(sys.argv[3]), reuse=reuse))

@@ -11,6 +11,7 @@ import pytest
 from gnomon.harness.adapters.catalogue import ADAPTERS
 from gnomon.harness.adapters.protocol import Command
 from gnomon.harness.cancel import CancelToken, Cause
+from gnomon.harness.command import report_command
 from gnomon.harness.display import PlainDisplay
 from gnomon.harness.evals.model import Outcome, SuiteResult
 from gnomon.harness.evidence import folder as names
@@ -231,3 +232,14 @@ def test_bytes_are_in_binary_units(size: int | None, text: str) -> None:
 
 def test_a_command_is_shown_as_one_would_type_it() -> None:
     assert shell_lines(("a", "serve", "--x", "1 2", "--y")) == "a serve \\\n  --x '1 2' \\\n  --y"
+
+
+def test_a_sealed_run_keeps_its_page_and_a_new_one_lies_beside_it(whole: Run) -> None:
+    page = publish(whole)
+    whole.folder.seal(whole.manifest)
+    assert report_command(whole.folder.path) == 0
+    assert not whole.folder.faults()
+    path = whole.folder.path
+    assert path.with_name(f"{path.name}.html").read_text().count("<section") == page.count(
+        "<section"
+    )

@@ -25,6 +25,8 @@ from gnomon.harness.evidence.store import Store
 
 INDEX = ".index.duckdb"
 LOCK = ".index.lock"
+UNSEALED = "unsealed"
+"""State of a run that may still change."""
 _VERSION = 1
 _RUNS = {
     **dict.fromkeys(
@@ -98,7 +100,7 @@ def rows(store: Store) -> list[Row]:
     with opened(store) as database:
         names = ", ".join(_RUNS)
         found = database.execute(f"SELECT {names} FROM runs ORDER BY run_id").fetchall()
-    listed = [Row(*each, amended=_said(amendments.get(each[1]))) for each in found]
+    listed = [replace(Row(*each), amended=_said(amendments.get(each[1]))) for each in found]
     here = {row.manifest_sha256 for row in listed}
     listed += [_gone(each) for each in amendments.values() if each.manifest_sha256 not in here]
     return sorted(listed, key=lambda row: row.run_id)
@@ -114,8 +116,8 @@ def _gone(amendment: Amendment) -> Row:
         "manifest_sha256": amendment.manifest_sha256,
         "content_key": amendment.content_key or "",
     }
-    texts = dict.fromkeys(_RUNS, "") | known
-    return replace(Row(*texts.values()), amended=amendment.sentence, gone=True)
+    columns: dict[str, Any] = {**dict.fromkeys(_RUNS, ""), **known}
+    return replace(Row(**columns), amended=amendment.sentence, gone=True)
 
 
 @contextlib.contextmanager
@@ -239,7 +241,7 @@ def _facts(manifest: Mapping[str, Any], sealed: bool) -> dict[str, Any]:
     key, reused = manifest.get("content_key") or {}, manifest.get("reused") or {}
     gpus = ", ".join(gpu["name"] for gpu in host.get("gpus", ()))
     return {
-        "state": manifest["state"] if sealed else "unsealed",
+        "state": manifest["state"] if sealed else UNSEALED,
         "started": manifest["started"],
         "recipe": recipe.get("name", ""),
         "point": recipe.get("id", ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnomon.harness.errors import HarnessError
+from gnomon.harness.evidence import index
 from gnomon.harness.evidence.folder import RunFolder
 from gnomon.harness.evidence.manifest import Manifest, Reused, RunState
 from gnomon.harness.evidence.seal import sealed_hash
@@ -39,30 +40,30 @@ def find_proven(store: Store, key: str) -> Found:
     Raises:
         StoreError: an amendment is damaged.
     """
-    amendments = store.amendments()
     passed_over: list[str] = []
-    for run in reversed(list(store.runs())):
-        sealed = sealed_hash(run.path)
-        if not sealed:
+    # The index only names candidates: each is read again, and every byte of it checked.
+    for row in reversed(index.rows(store)):
+        if row.content_key != key or row.state == index.UNSEALED or row.gone:
             continue
-        try:
-            manifest = run.load_manifest()
-            if manifest.content_key is None or manifest.content_key.sha256 != key:
-                continue
-            why = unproven(manifest, run.load_verdicts())
-        except HarnessError as error:
-            passed_over.append(f"{run.path.name}: {error}")
-            continue
-        said = amendments.get(sealed)
-        faults = run.faults() if why is None and said is None else ()
-        if said is not None:
-            why = said.sentence
-        elif faults:
-            why = f"not what was sealed: {faults[0]}"
-        if why is None:
+        run = RunFolder(store.root / row.run_id)
+        why = row.amended or _unusable(run, key)
+        if not why:
             return Found(run, tuple(passed_over))
-        passed_over.append(f"{run.path.name}: {why}")
+        passed_over.append(f"{row.run_id}: {why}")
     return Found(None, tuple(passed_over))
+
+
+def _unusable(run: RunFolder, key: str) -> str | None:
+    faults = run.faults()
+    if faults:
+        return f"not what was sealed: {faults[0]}"
+    try:
+        manifest, verdicts = run.load_manifest(), run.load_verdicts()
+    except HarnessError as error:
+        return str(error)
+    if manifest.content_key is None or manifest.content_key.sha256 != key:
+        return "its content key is another one"
+    return unproven(manifest, verdicts)
 
 
 def unproven(manifest: Manifest, verdicts: Verdicts | None) -> str | None:
