@@ -114,6 +114,15 @@ def test_an_archive_reaches_nothing_outside_its_run(name: str, tmp_path: Path) -
     assert [path.name for path in tmp_path.rglob("*")] == ["deep", "runs"]
 
 
+def test_a_file_that_comes_twice_is_refused(store: Store) -> None:
+    twice = io.BytesIO()
+    with tarfile.open(fileobj=twice, mode="w") as archive:
+        for _ in range(2):
+            archive.addfile(tarfile.TarInfo("r/manifest.json"))
+    with pytest.raises(StoreError, match="cannot be unpacked"):
+        store.take_in(io.BytesIO(twice.getvalue()), "twice")
+
+
 def test_a_link_in_an_archive_is_refused(store: Store) -> None:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:

@@ -127,6 +127,8 @@ def test_only_sealed_runs_are_amended_and_only_for_a_reason(store: Store) -> Non
         store.amend(AmendmentKind.REMOVED, open_run, "why", None)
     with pytest.raises(StoreError, match="needs a reason"):
         store.amend(AmendmentKind.REMOVED, sealed_run(store.root), "  ", None)
+    with pytest.raises(StoreError, match="is not in"):
+        store.amend(AmendmentKind.REMOVED, sealed_run(store.root.parent), "why", None)
 
 
 def test_a_run_is_found_by_id_by_its_beginning_and_by_its_folder(store: Store) -> None:

@@ -18,13 +18,18 @@ class Held:
 
     @classmethod
     def take(cls, path: Path) -> Held | None:
-        """Take it, or None where somebody else has it."""
+        """Take it, or None where somebody else has it.
+
+        A file system without locks cannot say who has it; there it is always given.
+        """
         handle = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             os.close(handle)
             return None
+        except OSError:
+            pass
         return cls(handle)
 
     def release(self) -> None:

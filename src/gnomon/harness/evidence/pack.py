@@ -54,8 +54,8 @@ def unpack(file: IO[bytes], into: Path, source: str) -> RunFolder:
     try:
         with tarfile.open(fileobj=file, mode="r|") as archive:
             folder = _unpack(archive, into, source)
-    except (tarfile.TarError, EOFError) as error:
-        raise StoreError(f"{source} is no packed run, or a part of one: {error}.") from None
+    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        raise StoreError(f"{source} is no packed run, or cannot be unpacked: {error}.") from None
     faults = folder.faults()
     if faults:
         shutil.rmtree(folder.path)

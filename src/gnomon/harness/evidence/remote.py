@@ -15,14 +15,17 @@ from gnomon.harness.evidence.pack import SUFFIX, pack
 
 
 def export_run(run: RunFolder, url: str) -> str:
-    """Pack a run to an address; one that ends with a slash is a folder that gets the file.
+    """Pack a run to an address; a folder, or one that ends with a slash, gets a file in it.
 
     The file appears under its name when it is whole.
 
     Raises:
         StoreError: the run cannot be packed, or the address not written.
     """
-    target = f"{url}{run.path.name}{SUFFIX}" if url.endswith("/") else url
+    with _said("written to", url):
+        system, path = _system(url)
+        folder = url.endswith("/") or system.isdir(path)
+    target = f"{url.rstrip('/')}/{run.path.name}{SUFFIX}" if folder else url
     with tempfile.NamedTemporaryFile(suffix=SUFFIX) as packed:
         pack(run, packed)
         packed.flush()

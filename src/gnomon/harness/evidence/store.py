@@ -13,6 +13,7 @@ own, every change is one rename, and nothing but the index is ever written twice
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from gnomon.harness.evidence.amendments import Amendment, AmendmentKind, add, re
 from gnomon.harness.evidence.atomic import UNFINISHED, fsync_path
 from gnomon.harness.evidence.folder import RunFolder
 from gnomon.harness.evidence.held import Held
-from gnomon.harness.evidence.manifest import Manifest, RunState, utc_now
+from gnomon.harness.evidence.manifest import Manifest, RunState
 from gnomon.harness.evidence.pack import unpack
 from gnomon.harness.evidence.seal import MANIFEST, SEAL, sealed_hash
 
@@ -86,8 +87,10 @@ class Store:
         """Say something of a sealed run, for good.
 
         Raises:
-            StoreError: it is not sealed, or no reason is given.
+            StoreError: it is not in this store, not sealed, or no reason is given.
         """
+        if run.path.resolve().parent != self.root.resolve():
+            raise StoreError(f"{run.path} is not in {self.root}; give its store with --store.")
         sealed = sealed_hash(run.path)
         if not sealed:
             raise StoreError(f"{run.path.name} is not sealed: only what cannot change is amended.")
@@ -101,7 +104,7 @@ class Store:
             content_key=key.sha256 if key else None,
             by=by,
             reason=" ".join(reason.split()),
-            at=utc_now(),
+            at=dt.datetime.now(dt.UTC).isoformat(timespec="microseconds"),
         )
         add(self.root / AMENDMENTS, amendment)
         return amendment
