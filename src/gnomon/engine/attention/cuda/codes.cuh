@@ -78,15 +78,15 @@ __device__ __forceinline__ uint32_t bf16_scales(uint32_t pair) {
   return *reinterpret_cast<const uint32_t*>(&wide);
 }
 
-// Factors of two groups whose scale bytes are the 16-bit halves of `pair`, 2^15 at the largest
-// scale: products come out as shares of it, times 2. 0 from 2^-30 of it on.
+// Factors of two groups whose scale bytes are the 16-bit halves of `pair`: shares of the largest
+// scale, times 2^14, in fp16; 0 from 2^-29 on.
 __device__ __forceinline__ uint32_t half_powers(uint32_t pair, int largest) {
-  return __viaddmax_s16x2(pair, ((30 - largest) & 0xFFFF) * 0x10001u, 0) << 10;
+  return __viaddmax_s16x2(pair, ((29 - largest) & 0xFFFF) * 0x10001u, 0) << 10;
 }
 
-// The same for e4m3 scales: products come out as 2^-7 times the value.
+// The same for e4m3 scales: their values times 2^6.
 __device__ __forceinline__ uint32_t half_scales(uint32_t pair) {
-  return times_half2((pair & 0x007F007Fu) << 7, 0x78007800u);
+  return times_half2((pair & 0x007F007Fu) << 7, 0x74007400u);
 }
 
 // The largest of a warp's bytes, sixteen a lane.

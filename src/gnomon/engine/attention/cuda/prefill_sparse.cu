@@ -10,10 +10,11 @@
 //
 // Inside a step of sixteen tokens, token 8 h + 2 t + o is the (4 t + 2 h + o)-th: the order in which
 // the four tokens of a word of the value page unpack. Keys are put in the same order, so that the
-// weights of a product are the operand of the next one as they are. Queries are an operand from
-// registers too; a warp brings its own sixteen rows into shared memory ahead of time, so a group of
-// four warps needs no barrier between the tiles of an item. Sums of weights come from a product with
-// ones. What bounds the kernel are its warps' instructions, about 600 for a tile.
+// weights of a product are the operand of the next one as they are. Queries are the operand A from
+// registers too, sixteen bytes a load: dim 32 p + 8 q + 4 e + 2 h + c is lane q's (of four), element
+// 8 h + 2 q + c of step 2 p + e, and keys lie in that order. They come ahead of time into shared
+// memory, where a thread finds what it asked for itself: a group of four warps needs no barrier
+// between the tiles of an item.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -36,13 +37,12 @@ struct PrefillSparseParams {
   const int* sorted;         // keys, ascending
   const int64_t* order;      // the visits in that order
   int4* items;               // [rows, kv heads, slots]: first visit, visits, head, page
-  int4* visits;              // in the order of `sorted`: row, first query left, tokens seen
   int* counts;               // [chunks]: items
-  __half* values;            // [chunk rows, heads, slots, 128], a row as leave() orders it
+  __half* values;            // [chunk rows, heads, slots, 128]
   float2* stats;             // [chunk rows, heads, slots]: log2 of the sum, factor of the values
   __nv_bfloat16* out;        // [rows, heads, 128]
   float to_log2;
-  int rows, width, kv_heads, shared, slots, blocks, chunk_rows;
+  int rows, width, kv_heads, slots, blocks, chunk_rows;
 };
 
 namespace {
@@ -78,13 +78,6 @@ __global__ void item_kernel(const PrefillSparseParams p) {
   const int n = p.rows * p.kv_heads * p.slots;
   const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
   const int key = i < n ? p.sorted[i] : kNoVisit;
-  if (key != kNoVisit) {
-    const int visit = static_cast<int>(p.order[i]), pair = visit / p.slots, row = pair / p.kv_heads;
-    const int64_t seen = p.positions[row] + 1 - p.listed[visit] * kTokens;
-    const int stop = static_cast<int>(min(seen, static_cast<int64_t>(kTokens)));
-    const int of_chunk = pair - row / p.chunk_rows * p.chunk_rows * p.kv_heads;
-    p.visits[i] = {row, of_chunk * p.shared * p.slots + visit % p.slots, stop, 0};
-  }
   const bool first = key != kNoVisit && (i == 0 || p.sorted[i - 1] != key);
   int end = i;
   if (first) {
@@ -123,10 +116,9 @@ __global__ void item_kernel(const PrefillSparseParams p) {
 struct Shared {
   alignas(128) uint8_t k[kTokens * 256];
   alignas(128) uint8_t v[kTokens * 256];
-  alignas(128) uint8_t q[kThreads / 32][16 * 256];  // a warp's rows of its next tile
-  alignas(128) uint32_t ones[64];                   // fp16, an operand of 16 x 8
-  int4 visits[2][kVisits];  // of this item and the next
-  int4 items[4];            // this one, and two more
+  uint4 q[8][kThreads];  // each thread's share of the next tile
+  int row[kVisits], slot[kVisits], stop[kVisits];
+  int last[2];
 };
 
 // The tokens of four scales of the value page, by byte.
@@ -235,17 +227,18 @@ struct Packed {
         }
         const uint2 a = four_bf16(words[s], factor, factor);             // 0 4, 2 6
         const uint2 b = four_bf16(odd_codes(words[s]), factor, factor);  // 1 5, 3 7
-        *reinterpret_cast<uint4*>(
-            to + place<kAlongPage>((warp * 2 + j) * 8 + lane % 8, 4 * s + t)) = {
-            __byte_perm(a.x, b.x, 0x5410), __byte_perm(a.y, b.y, 0x5410),
-            __byte_perm(a.x, b.x, 0x7632), __byte_perm(a.y, b.y, 0x7632)};
+        const uint32_t pairs[4] = {__byte_perm(a.x, b.x, 0x5410), __byte_perm(a.y, b.y, 0x5410),
+                                   __byte_perm(a.x, b.x, 0x7632), __byte_perm(a.y, b.y, 0x7632)};
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          *reinterpret_cast<uint32_t*>(
+              to + place<kAlongPage>((warp * 2 + j) * 8 + lane % 8, 4 * s + c) + 4 * t) = pairs[c];
       }
     }
     return kFormat == kMxfp4 ? scalbnf(1.0f, largest - 127) : 0x1p8f;
   }
 
-  // fp16 values in shared memory, dims as rows; returns their factor. The largest are 12 (MXFP4) and
-  // 21 (NVFP4), so that 128 of them add up within fp16's range.
+  // fp16 values in shared memory, dims as rows; returns their factor.
   __device__ __forceinline__ float unpack_values(uint8_t* to, int warp, int lane) const {
     const int t = lane / 16 * 2 + lane % 2, g = lane % 16 / 2;
     const int largest = kFormat == kMxfp4 ? largest_byte(v_all) : 0;
@@ -278,7 +271,7 @@ struct Packed {
         }
       }
     }
-    return kFormat == kMxfp4 ? scalbnf(1.0f, largest - 128) : 0x1p7f;
+    return kFormat == kMxfp4 ? scalbnf(1.0f, largest - 127) : 0x1p8f;
   }
 };
 
@@ -298,111 +291,93 @@ __device__ __forceinline__ uint32_t pack_half(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&both);
 }
 
+__device__ __forceinline__ float most_of_four(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+__device__ __forceinline__ float sum_of_four(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-__device__ __forceinline__ void prefetch(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
-// Where chunk c (16 bytes) of row r of a warp's queries lies: no two of eight rows in one bank.
-__device__ __forceinline__ uint32_t query_place(int r, int c) { return r * 256 + (c ^ r % 8) * 16; }
-
-// Ask for a warp's sixteen rows of queries of a tile; the rows of kShared heads of a visit lie
-// together.
+// Ask for a lane's share of two rows of queries, m and m + 8 of the group's 64; the rows of kShared
+// heads of each visit lie together.
 template <int kShared>
-__device__ __forceinline__ void ask_for_queries(const PrefillSparseParams& p, uint32_t to,
-                                                const int4* visits, int tile, int count, int head) {
+__device__ __forceinline__ void ask_for_queries(const PrefillSparseParams& p, const Shared& s,
+                                                int tile, int count, int head) {
   const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-  const int low = lane / 16, c = lane % 16;
-  auto rows_of = [&](int m) {  // the first row of queries of the visit that row m is of
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int m = warp * 16 + lane / 4 + 8 * r;
     const int visit = min(tile * (kTileRows / kShared) + m / kShared, count - 1);
-    return p.q + (static_cast<int64_t>(visits[visit].x) * p.kv_heads + head) * kShared * 256;
-  };
-  const uint8_t* from = rows_of(warp * 16);
+    const int64_t query =
+        (static_cast<int64_t>(s.row[visit]) * p.kv_heads + head) * kShared + m % kShared;
+    const uint4* from = reinterpret_cast<const uint4*>(p.q + query * 256) + lane % 4;
+    const uint32_t to = shared_address(&s.q[4 * r][threadIdx.x]);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (kShared < 16 && 2 * i % kShared == 0) from = rows_of(warp * 16 + 2 * i);
-    const int first = 2 * i % kShared;
-    copy_async(to + i * 512 + low * 256 + ((c ^ low) ^ 2 * i % 8) * 16,
-               from + (first + low) * 256 + c * 16);
+    for (int i = 0; i < 4; ++i) copy_async(to + i * kThreads * 16, from + 4 * i);
   }
 }
 
-// Step i of the queries as an operand.
-__device__ __forceinline__ void load_queries(uint32_t (&a)[4], uint32_t from, int i, int lane) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-               : "r"(from + query_place(lane % 16, 2 * i + lane / 16))
-               : "memory");
-}
+// Softmax of a lane's two rows of logits, in place: weights, and their largest and sum.
+struct Rows {
+  float peak[2], total[2];
+};
 
-// The largest of a lane's two rows of logits, and of the four lanes that share them. Bits of numbers
-// of which one is not negative compare as integers, three at a time.
-__device__ __forceinline__ float2 largest_logits(const float (&d)[64]) {
-  int most[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    most[r] = max(__float_as_int(d[2 * r]), __float_as_int(d[2 * r + 1]));
-#pragma unroll
-    for (int j = 1; j < 16; ++j)
-      most[r] = __vimax3_s32(most[r], __float_as_int(d[4 * j + 2 * r]),
-                             __float_as_int(d[4 * j + 2 * r + 1]));
-#pragma unroll
-    for (int x = 1; x < 4; x *= 2) most[r] = max(most[r], __shfl_xor_sync(~0u, most[r], x));
-  }
-  if (!__any_sync(~0u, (most[0] | most[1]) < 0))
-    return {__int_as_float(most[0]), __int_as_float(most[1])};
-  float top[2];  // a row of negative logits alone
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    top[r] = fmaxf(d[2 * r], d[2 * r + 1]);
-#pragma unroll
-    for (int j = 1; j < 16; ++j)
-      top[r] = fmaxf(top[r], fmaxf(d[4 * j + 2 * r], d[4 * j + 2 * r + 1]));
-#pragma unroll
-    for (int x = 1; x < 4; x *= 2) top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], x));
-  }
-  return {top[0], top[1]};
-}
-
-// Weights of a lane's two rows of logits, packed as an operand; returns the rows' largest logits.
-__device__ __forceinline__ float2 softmax(float (&d)[64], uint32_t (&weights)[32], float to_log2,
-                                          const int (&stop)[2], int lane) {
+__device__ __forceinline__ Rows softmax(float (&d)[64], float to_log2, const int (&stop)[2],
+                                        int lane) {
+  Rows rows;
   if (__any_sync(~0u, min(stop[0], stop[1]) < kTokens)) {
 #pragma unroll
     for (int i = 0; i < 64; ++i)
       if (token_at(8 * (i / 4) + 2 * (lane % 4) + i % 2) >= stop[i / 2 % 2])
         d[i] = __int_as_float(0xff800000);
   }
-  float2 peak = largest_logits(d);
-  peak.x *= to_log2;
-  peak.y *= to_log2;
 #pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    const float by = i % 2 == 0 ? peak.x : peak.y;
-    weights[i] = pack_half(exp2_fast(fmaf(d[2 * i], to_log2, -by)),
-                           exp2_fast(fmaf(d[2 * i + 1], to_log2, -by)));
+  for (int r = 0; r < 2; ++r) {
+    float most = fmaxf(d[2 * r], d[2 * r + 1]);
+#pragma unroll
+    for (int j = 1; j < 16; ++j) most = fmaxf(most, fmaxf(d[4 * j + 2 * r], d[4 * j + 2 * r + 1]));
+    most = most_of_four(most);
+    rows.peak[r] = most * to_log2;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < 16; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float& x = d[4 * j + 2 * r + c];
+        x = exp2_fast(fmaf(x, to_log2, -rows.peak[r]));
+        sum += x;
+      }
+    rows.total[r] = sum_of_four(sum);
   }
-  return peak;
+  return rows;
 }
 
-// Leave half the dims of a lane's two rows of a visit's sums: [i][lane % 4][4][2] of the row's 128
-// dims, where dim 8 (4 i + x) + 2 (lane % 4) + c is at [i][lane % 4][x][c].
+// Leave half the dims of a lane's two rows of a visit's output: [i][lane % 4][4][2] of the row's 128
+// dims, where dim 8 (4 i + x) + 2 (lane % 4) + c is at [i][lane % 4][x][c]. They are shares of the
+// page's largest value, at most 12 in magnitude, times 2^12.
 __device__ __forceinline__ void leave(const PrefillSparseParams& p, const float (&d)[32], int half,
-                                      const int (&to)[2], int lane) {
+                                      const Rows& rows, const int64_t (&to)[2], int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     if (to[r] < 0) continue;
-    uint4* at = reinterpret_cast<uint4*>(p.values + static_cast<int64_t>(to[r]) * 128) + half * 8 +
-                lane % 4;
+    const float share = 0x1p12f / rows.total[r];
+    uint4* at = reinterpret_cast<uint4*>(p.values + to[r] * 128) + half * 8 + lane % 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float* part = d + 16 * i + 2 * r;
-      __stcs(at + 4 * i,  // read once, much later
-             uint4{pack_half(part[0], part[1]), pack_half(part[4], part[5]),
-                   pack_half(part[8], part[9]), pack_half(part[12], part[13])});
+      __half2 packed[4];
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        const float* pair = d + 4 * (4 * i + x) + 2 * r;
+        packed[x] = __floats2half2_rn(pair[0] * share, pair[1] * share);
+      }
+      __stcs(at + 4 * i, *reinterpret_cast<const uint4*>(packed));  // read once, much later
     }
   }
 }
@@ -414,88 +389,76 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
   extern __shared__ __align__(128) uint8_t memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const int group = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int4* items = p.items + static_cast<int64_t>(chunk) * p.chunk_rows * p.kv_heads * p.slots;
-  const int all = p.counts[chunk];
+  const int64_t visits = static_cast<int64_t>(p.chunk_rows) * p.kv_heads * p.slots;
+  const int4* items = p.items + chunk * visits;
+  const int count_items = p.counts[chunk];
   const uint64_t k = operand(shared_address(s.k), kAlongPage);
   const uint64_t v = operand(shared_address(s.v), kAlongPage);
-  const uint64_t ones = operand(shared_address(s.ones), 128);
-  const uint32_t q = shared_address(s.q[warp]);
-  if (threadIdx.x < 64) s.ones[threadIdx.x] = 0x3C003C00u;
 
-  // Items come two ahead, visits and (into the L2 cache) pages one ahead.
-  const int first_item = blockIdx.x, step = gridDim.x;
-  if (threadIdx.x < 2 && first_item + static_cast<int>(threadIdx.x) * step < all)
-    s.items[threadIdx.x] = items[first_item + threadIdx.x * step];
-  __syncthreads();
-  if (first_item < all && static_cast<int>(threadIdx.x) < s.items[0].y)
-    s.visits[0][threadIdx.x] = p.visits[s.items[0].x + threadIdx.x];
-
-  for (int item = first_item, n = 0; item < all; item += step, ++n) {
-    const int4 it = s.items[n % 4];
+  for (int item = blockIdx.x; item < count_items; item += gridDim.x) {
+    const int4 it = items[item];
     const int count = it.y, head = it.z;
-    const int4* visits = s.visits[n % 2];
+    const int64_t page = (static_cast<int64_t>(it.w) * p.kv_heads + head) * kPageBytes;
     Packed<kFormat> packed;
-    {
-      const int64_t page = (static_cast<int64_t>(it.w) * p.kv_heads + head) * kPageBytes;
-      packed.load(p.k + page, p.v + page, warp, lane);
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();  // the item before is done, and what it asked for is there
-    if (group * kTileVisits < count) ask_for_queries<kShared>(p, q, visits, group, count, head);
-    if (item + step < all) {
-      const int4 next = s.items[(n + 1) % 4];
-      if (static_cast<int>(threadIdx.x) < next.y)
-        copy_async(shared_address(&s.visits[(n + 1) % 2][threadIdx.x]),
-                   p.visits + next.x + threadIdx.x);
-      const int64_t page = (static_cast<int64_t>(next.w) * p.kv_heads + next.z) * kPageBytes;
-      if (threadIdx.x < kPageBytes / 128) {
-        prefetch(p.k + page + threadIdx.x * 128);
-        prefetch(p.v + page + threadIdx.x * 128);
-      } else if (threadIdx.x == kThreads - 1 && item + 2 * step < all) {
-        copy_async(shared_address(&s.items[(n + 2) % 4]), items + item + 2 * step);
+    packed.load(p.k + page, p.v + page, warp, lane);
+    __syncthreads();  // the item before is done
+    if (threadIdx.x < kVisits) {
+      int stop = 0;
+      if (static_cast<int>(threadIdx.x) < count) {
+        const int visit = static_cast<int>(p.order[it.x + threadIdx.x]);
+        const int row = visit / p.slots / p.kv_heads;
+        s.row[threadIdx.x] = row;
+        s.slot[threadIdx.x] = visit % p.slots;
+        stop = static_cast<int>(
+            min(p.positions[row] + 1 - p.listed[visit] * kTokens, static_cast<int64_t>(kTokens)));
+        s.stop[threadIdx.x] = stop;
       }
+      const int last = __reduce_max_sync(~0u, stop);
+      if (lane == 0) s.last[warp] = last;
     }
-    const int seen = max(lane < count ? visits[lane].z : 0,
-                         lane + 32 < count ? visits[lane + 32].z : 0);
-    const int last = __reduce_max_sync(~0u, seen);
+    __syncthreads();
+    if (group * kTileVisits < count) ask_for_queries<kShared>(p, s, group, count, head);
+    const int last = max(s.last[0], s.last[1]);
     if (last < kTokens) packed.hide(last, warp, lane);
     const float to_log2 = p.to_log2 * packed.unpack_keys(s.k, warp, lane);
-    const float v_factor = packed.unpack_values(s.v, warp, lane);
+    const float v_factor = 0x1p-12f * packed.unpack_values(s.v, warp, lane);
     fence_operands();
     __syncthreads();
 
     for (int tile = group; tile * kTileVisits < count; tile += 2) {
       asm volatile("cp.async.wait_all;" ::: "memory");
-      __syncwarp();
-      uint32_t a[8][4];
+      uint4 q[4][2];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) load_queries(a[i], q, i, lane);
+      for (int i = 0; i < 8; ++i) q[i % 4][i / 4] = s.q[i][threadIdx.x];
       float d[64];
       products_begin();
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        tile_product_bf16(d, a[i], moved(k, i * 2 * kAlongPage), i > 0);
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t first[4] = {q[i][0].x, q[i][1].x, q[i][0].y, q[i][1].y};
+        const uint32_t second[4] = {q[i][0].z, q[i][1].z, q[i][0].w, q[i][1].w};
+        tile_product_bf16(d, first, moved(k, i * 4 * kAlongPage), i > 0);
+        tile_product_bf16(d, second, moved(k, (i * 4 + 2) * kAlongPage), 1);
+      }
       products_commit();
       products_wait<0>();
       products_done(d);
-      if ((tile + 2) * kTileVisits < count)
-        ask_for_queries<kShared>(p, q, visits, tile + 2, count, head);
-      int stop[2], to[2];
+      if ((tile + 2) * kTileVisits < count) ask_for_queries<kShared>(p, s, tile + 2, count, head);
+      int stop[2];
+      int64_t to[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int m = warp % 4 * 16 + lane / 4 + 8 * r;
-        const int visit = tile * kTileVisits + (kShared < 16 ? m : warp % 4 * 16) / kShared;
-        const int4 mine = visits[min(visit, count - 1)];
-        stop[r] = mine.z;
-        to[r] = visit < count ? mine.y + m % kShared * p.slots : -1;
+        const int visit = tile * kTileVisits + m / kShared;
+        const bool known = visit < count;
+        stop[r] = known ? s.stop[visit] : kTokens;
+        const int row = known ? s.row[visit] - chunk * p.chunk_rows : 0;
+        const int64_t query = (static_cast<int64_t>(row) * p.kv_heads + head) * kShared + m % kShared;
+        to[r] = known ? query * p.slots + s.slot[visit] : -1;
       }
+      const Rows rows = softmax(d, to_log2, stop, lane);
       uint32_t weights[32];
-      const float2 peak = softmax(d, weights, to_log2, stop, lane);
-      float total[4];
-      products_begin();
 #pragma unroll
-      for (int i = 0; i < 8; ++i) tile_sum_half(total, weights + 4 * i, ones, i > 0);
-      products_commit();
+      for (int i = 0; i < 32; ++i) weights[i] = pack_half(d[2 * i], d[2 * i + 1]);
 #pragma unroll 1  // else registers do not suffice for two CTAs a multiprocessor
       for (int half = 0; half < 2; ++half) {
         float o[32];
@@ -506,14 +469,12 @@ __global__ void __launch_bounds__(kThreads, 2) page_kernel(const PrefillSparsePa
         products_commit();
         products_wait<0>();
         products_done(o);
-        leave(p, o, half, to, lane);
+        leave(p, o, half, rows, to, lane);
       }
-      products_done(total);
-      if (lane % 4 < 2) {  // a row a lane
-        const float sum = lane % 4 ? total[2] : total[0];
-        const int at = lane % 4 ? to[1] : to[0];
-        if (at >= 0)
-          p.stats[at] = {(lane % 4 ? peak.y : peak.x) + __log2f(sum), __fdividef(v_factor, sum)};
+      if (lane % 4 == 0) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          if (to[r] >= 0) p.stats[to[r]] = {rows.peak[r] + log2f(rows.total[r]), v_factor};
       }
     }
   }

@@ -28,11 +28,11 @@ class _Params(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in (
             "q", "positions", "request", "table", "listed", "k", "v", "keys", "sorted", "order",
-            "items", "visits", "counts", "values", "stats", "out",
+            "items", "counts", "values", "stats", "out",
         )),
         ("to_log2", ctypes.c_float),
         *((name, ctypes.c_int) for name in (
-            "rows", "width", "kv_heads", "shared", "slots", "blocks", "chunk_rows",
+            "rows", "width", "kv_heads", "slots", "blocks", "chunk_rows",
         )),
     ]  # fmt: skip
 
@@ -76,9 +76,9 @@ def sparse(
     blocks = selection.blocks.contiguous()
     slots = blocks.shape[2]
     chunk = min(chunk_rows(q_heads, slots), -(-count // 64) * 64)
-    keys = torch.empty(blocks.numel(), dtype=torch.int32, device=device)
-    items = torch.empty((blocks.numel(), 4), dtype=torch.int32, device=device)
-    visits = torch.empty((blocks.numel(), 4), dtype=torch.int32, device=device)
+    visits = blocks.numel()
+    keys = torch.empty(visits, dtype=torch.int32, device=device)
+    items = torch.empty((visits, 4), dtype=torch.int32, device=device)
     counts = torch.zeros(-(-count // chunk), dtype=torch.int32, device=device)
     values = torch.empty((chunk, q_heads, slots, dim), dtype=torch.float16, device=device)
     stats = torch.empty((chunk, q_heads, slots, 2), dtype=torch.float32, device=device)
@@ -86,12 +86,12 @@ def sparse(
     def params(ranked: torch.Tensor, order: torch.Tensor) -> _Params:
         pointers = (
             q, rows.positions, rows.request_of_row, rows.page_table, blocks, cache.k, cache.v,
-            keys, ranked, order, items, visits, counts, values, stats, out,
+            keys, ranked, order, items, counts, values, stats, out,
         )  # fmt: skip
         return _Params(
             *(t.data_ptr() for t in pointers),
-            dim**-0.5 * math.log2(math.e), count, rows.page_table.shape[1], heads,
-            q_heads // heads, slots, cache.k.shape[0], chunk,
+            dim**-0.5 * math.log2(math.e), count, rows.page_table.shape[1], heads, slots,
+            cache.k.shape[0], chunk,
         )  # fmt: skip
 
     library = load("prefill_sparse")
