@@ -6,7 +6,10 @@ import importlib
 
 import typer
 
-COMMANDS = ("serve", "plan", "run", "sweep", "report", "runs", "claims", "model", "clients", "version")
+COMMANDS = (
+    *("serve", "plan", "run", "sweep", "report", "runs", "claims"),
+    *("model", "clients", "version"),
+)
 
 
 def build_app() -> typer.Typer:
