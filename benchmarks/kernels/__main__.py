@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -38,21 +39,38 @@ def main() -> None:
     print("bf16 pages, as one program a row and head, and as the peer")
     print(f"{torch.cuda.get_device_name()}: read ceiling {ceiling / 1e12:.2f} TB/s", flush=True)
     lines: list[Measured] = []
+    failed: dict[str, str] = {}
     for name in args.only:
-        for line in CASES[name](backend):
-            lines.append(line)
-            _show(line, lines, ceiling)
+        try:
+            for line in CASES[name](backend):
+                lines.append(line)
+                _show(line, lines, ceiling)
+        except Exception as error:  # the others are still worth their time
+            traceback.print_exc()
+            failed[name] = f"{type(error).__name__}: {error}"
         torch.cuda.empty_cache()
-    reached = check(Run(lines, ceiling))
+        if args.out:  # after each case: a run that is cut short leaves what it has
+            record = _record(args.commit, lines, failed, ceiling)
+            args.out.write_text(json.dumps(record, indent=1) + "\n")
     print("\ntargets")
-    for row in reached:
+    for row in check(Run(lines, ceiling)):
         bound = "at most" if row["at_most"] else "at least"
         print(f"{'met   ' if row['met'] else 'MISSED'} {row['target']}: {row['value']}, "
               f"{bound} {row['wanted']} {row['unit']}")  # fmt: skip
+    for name, reason in failed.items():
+        print(f"FAILED {name}: {reason}")
     print(f"{time.monotonic() - started:.0f} s")
-    record = {
+    if failed:
+        raise SystemExit(1)
+
+
+def _record(
+    commit: str, lines: Sequence[Measured], failed: dict[str, str], ceiling: float
+) -> dict[str, object]:
+    """What a run goes into the evidence as."""
+    return {
         "command": " ".join(["python -m benchmarks.kernels", *sys.argv[1:]]),
-        "commit": args.commit,
+        "commit": commit,
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton.__version__,
@@ -60,11 +78,10 @@ def main() -> None:
         "cudnn": torch.backends.cudnn.version(),
         "python": platform.python_version(),
         "read_ceiling_bytes_per_s": round(ceiling),
-        "targets": reached,
-        "measured": [_as_json(line, lines[: i + 1], ceiling) for i, line in enumerate(lines)],
+        "targets": check(Run(lines, ceiling)),
+        "failed": failed,
+        "measured": [_as_json(line, lines, ceiling) for line in lines],
     }
-    if args.out:
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def _commit() -> str:
