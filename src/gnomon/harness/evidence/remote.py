@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 
-from gnomon.harness.errors import StoreError
+from gnomon.harness.errors import HarnessError, StoreError
 from gnomon.harness.evidence.folder import RunFolder
 from gnomon.harness.evidence.pack import SUFFIX, pack
 
@@ -31,15 +32,12 @@ def export_run(run: RunFolder, url: str) -> str:
         packed.flush()
         with _said("written to", target):
             system, path = _system(target)
-            parent = system._parent(path)
-            if parent:
-                system.makedirs(parent, exist_ok=True)
-            part = f"{path}.part"
-            # An object store shows an object when it is whole; a file system while it grows.
-            grows = "file" in (system.protocol if isinstance(system.protocol, tuple) else ())
-            system.put_file(packed.name, part if grows else path)
-            if grows:
-                system.mv(part, path)
+            if not isinstance(system, LocalFileSystem):
+                system.put_file(packed.name, path)  # an object is seen when it is whole
+            else:
+                system.makedirs(system._parent(path), exist_ok=True)
+                system.put_file(packed.name, f"{path}.part")
+                system.mv(f"{path}.part", path)
     return target
 
 
@@ -83,5 +81,7 @@ def _system(url: str) -> tuple[Any, str]:
 def _said(what: str, url: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, ImportError, NotImplementedError) as error:
+    except HarnessError:
+        raise
+    except Exception as error:  # each driver of an object store has errors of its own
         raise StoreError(f"The run cannot be {what} {url}: {error}.") from None
