@@ -12,6 +12,7 @@ from tests.unit.evidence.runs import RECIPE, manifest, sealed_run, verdicts
 from gnomon.harness.errors import StoreError
 from gnomon.harness.evidence import index
 from gnomon.harness.evidence.amendments import AmendmentKind
+from gnomon.harness.evidence.atomic import write_json
 from gnomon.harness.evidence.folder import RunFolder
 from gnomon.harness.evidence.manifest import Reused, RunState, content_key
 from gnomon.harness.evidence.proven import find_proven, unproven
@@ -77,6 +78,9 @@ def test_a_run_that_was_changed_is_listed_as_damaged(store: Store) -> None:
     assert (row.state, row.reason) == ("damaged", "the verdicts are not those that were sealed")
     with index.opened(store) as database:
         assert database.execute("SELECT run_id FROM figures").fetchall() == [(fine.path.name,)]
+    data["performance"]["checks"][0]["figures"][0]["value"] = 12.5
+    write_json(run.path / "verdicts.json", data)
+    assert rows(store)[run.path.name].state == "complete"
 
 
 def test_a_store_without_a_folder_is_empty(store: Store) -> None:

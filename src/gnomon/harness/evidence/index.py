@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ INDEX = ".index.duckdb"
 LOCK = ".index.lock"
 UNSEALED = "unsealed"
 """State of a run that may still change."""
+DAMAGED = "damaged"
+"""State of a run that is not what was sealed; it is read again each time."""
 _VERSION = 1
 _RUNS = {
     **dict.fromkeys(
@@ -123,9 +126,10 @@ def _gone(amendment: Amendment) -> Row:
 @contextlib.contextmanager
 def opened(store: Store) -> Iterator[duckdb.DuckDBPyConnection]:
     """The index, up to date, for one caller at a time; tables ``runs`` and ``figures``."""
-    if not store.root.is_dir():
-        with duckdb.connect(":memory:") as database:
+    if not os.access(store.root, os.W_OK):  # not there yet, or a folder that may only be read
+        with duckdb.connect(":memory:", config={"threads": 1}) as database:
             _create(database)
+            refresh(database, store)
             yield database
         return
     with waiting_for(store.root / LOCK), _connect(store.root / INDEX) as database:
@@ -162,14 +166,16 @@ def _create(database: duckdb.DuckDBPyConnection) -> None:
 
 def refresh(database: duckdb.DuckDBPyConnection, store: Store) -> int:
     """Bring the tables up to date; returns how many runs were read."""
-    known = dict(database.execute("SELECT run_id, manifest_sha256 FROM runs").fetchall())
+    kept = f"SELECT run_id, manifest_sha256 FROM runs WHERE state <> '{DAMAGED}'"
+    known = dict(database.execute(kept).fetchall())
+    rows = {name for (name,) in database.execute("SELECT run_id FROM runs").fetchall()}
     present = {run.path.name: (run, sealed_hash(run.path)) for run in store.runs()}
     changed = [
         run
         for name, (run, sealed) in present.items()
         if not sealed or known.get(name) != sealed  # what is not sealed may have changed
     ]
-    stale = [*(known.keys() - present.keys()), *(run.path.name for run in changed)]
+    stale = [*(rows - present.keys()), *(run.path.name for run in changed)]
     with tempfile.TemporaryDirectory() as scratch:
         files = {name: Path(scratch) / f"{name}.ndjson" for name in _TABLES}
         _write_rows(changed, files)
@@ -219,7 +225,7 @@ def _read(run: RunFolder) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         }
         return row, _figures(run.path.name, verdicts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        row |= {"state": "damaged", "reason": f"{error}"}
+        row |= {"state": DAMAGED, "reason": f"{error}"}
         return row, []
 
 
