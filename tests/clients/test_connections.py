@@ -117,6 +117,12 @@ def test_what_is_no_http_is_refused_in_the_api_s_shape(
     assert not [record for record in caplog.records if record.exc_info]
 
 
+def test_what_is_no_http_has_a_request_id_too(hasty: ScriptedServer) -> None:
+    with connection(hasty) as sock:
+        sock.sendall(b"GET /health\r\n\r\n")
+        assert b"\r\nx-request-id: req_" in sock.recv(4096)
+
+
 def test_a_body_that_comes_in_drops_is_a_408(hasty: ScriptedServer) -> None:
     with connection(hasty) as sock:
         sock.sendall(POST + b"content-length: 1000\r\n\r\n")

@@ -83,6 +83,8 @@ SHARED: dict[str, Refusal] = {
     "a long value of metadata": ({"metadata": {"k": "x" * 513}}, "metadata.k", INVALID),
     "a stop that is a number": ({"stop": [5]}, "stop[0]", INVALID),
     "a stop that is too long": ({"stop": ["x" * 1025]}, "stop[0]", INVALID),
+    "a stop id that no token has": ({"stop_token_ids": [5, 99999]}, "stop_token_ids", INVALID),
+    "a bias for what no token is": ({"logit_bias": {"99999": 1}}, "logit_bias", INVALID),
     "a stop id that is negative": ({"stop_token_ids": [-1]}, "stop_token_ids[0]", INVALID),
     "no model": ({"model": None}, "model", INVALID),
     "model is a number": ({"model": 5}, "model", INVALID),

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
 from gnomon.engine.serve.errors import ApiError
+from gnomon.engine.serve.ids import new_id
 
 ABORT = "abort"
 """Member of a request's ASGI state: closes its connection at once, whatever is still unsent."""
@@ -124,6 +125,7 @@ class BoundedConnection(H11Protocol):
                 ("content-type", "application/json"),
                 ("content-length", str(len(body))),
                 ("connection", "close"),
+                ("x-request-id", new_id("req_")),
             ]
             reason = STATUS_PHRASES[error.status]
             for event in (

@@ -288,6 +288,7 @@ class Served:
         fits = Room(limit, self.defaults.max_tokens, fields.PROMPT)
         most = output_cap(cap, len(prompt_ids), fits)
         self._require_few_scores(fields.scores, len(prompt_ids))
+        self._require_tokens(fields)
         return Generation(
             id=request_id,
             prompt_ids=prompt_ids,
@@ -352,6 +353,20 @@ class Served:
                 f"numbers; at most {_MOST_PROMPT_SCORES} are told. Ask for fewer.",
                 scores.param,
             )
+
+    def _require_tokens(self, fields: SamplingFields) -> None:
+        named = {
+            "stop_token_ids": fields.stop_token_ids or (),
+            "logit_bias": map(int, fields.logit_bias or ()),
+        }
+        for param, ids in named.items():
+            highest = max(ids, default=0)
+            if highest >= self.tokenizer.size:
+                raise bad_request(
+                    f"{param} has the token id {highest}, which does not exist; ids are below "
+                    f"{self.tokenizer.size}.",
+                    param,
+                )
 
     @staticmethod
     def _require_few(what: str, param: str, number: int, most: int) -> None:
