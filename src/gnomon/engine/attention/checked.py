@@ -95,27 +95,35 @@ def check_rows(cache: LayerCache, rows: RowBatch) -> None:
     live = (rows.positions >= 0) & (rows.request_of_row >= 0)
     _refuse(
         rows.request_of_row >= requests,
-        lambda r: f"row {r} belongs to request {int(rows.request_of_row[r])}, but the step has "
-        f"{requests} requests",
+        lambda r: (
+            f"row {r} belongs to request {int(rows.request_of_row[r])}, but the step has "
+            f"{requests} requests"
+        ),
     )
     request = rows.request_of_row.clamp(min=0)
     length = rows.lengths[request]
     _refuse(
         live & (rows.positions >= length),
-        lambda r: f"row {r} is at position {int(rows.positions[r])}, past the end of its request "
-        f"of {int(length[r])} tokens",
+        lambda r: (
+            f"row {r} is at position {int(rows.positions[r])}, past the end of its request "
+            f"of {int(length[r])} tokens"
+        ),
     )
     _refuse(
         live & ((rows.seen_to < rows.positions) | (rows.seen_to >= length)),
-        lambda r: f"row {r} at position {int(rows.positions[r])} sees up to position "
-        f"{int(rows.seen_to[r])}, which is not between its own and the end of its request of "
-        f"{int(length[r])} tokens",
+        lambda r: (
+            f"row {r} at position {int(rows.positions[r])} sees up to position "
+            f"{int(rows.seen_to[r])}, which is not between its own and the end of its request of "
+            f"{int(length[r])} tokens"
+        ),
     )
     pages = -(-rows.lengths // rows.block_size)
     _refuse(
         pages > width,
-        lambda i: f"request {i} has {int(rows.lengths[i])} tokens, but its page table has room for "
-        f"{width} pages of {rows.block_size}",
+        lambda i: (
+            f"request {i} has {int(rows.lengths[i])} tokens, but its page table has room for "
+            f"{width} pages of {rows.block_size}"
+        ),
     )
     used = torch.arange(width, device=pages.device) < pages[:, None]
     used &= torch.isin(torch.arange(requests, device=pages.device), request[live])[:, None]
@@ -123,8 +131,10 @@ def check_rows(cache: LayerCache, rows: RowBatch) -> None:
     outside = used & ((rows.page_table < 0) | (rows.page_table >= blocks))
     _refuse(
         outside.flatten(),
-        lambda at: f"page {at % width} of request {at // width} is block "
-        f"{int(rows.page_table[at // width, at % width])}, but the pool has {blocks} blocks",
+        lambda at: (
+            f"page {at % width} of request {at // width} is block "
+            f"{int(rows.page_table[at // width, at % width])}, but the pool has {blocks} blocks"
+        ),
     )
 
 
@@ -139,8 +149,10 @@ def check_slots(cache: LayerCache, rows: RowBatch) -> None:
     written = rows.slots >= 0
     _refuse(
         rows.slots >= blocks * size,
-        lambda r: f"row {r} writes to slot {int(rows.slots[r])}, but the pool has {blocks} blocks "
-        f"of {size} tokens",
+        lambda r: (
+            f"row {r} writes to slot {int(rows.slots[r])}, but the pool has {blocks} blocks "
+            f"of {size} tokens"
+        ),
     )
     owned = written & (rows.request_of_row >= 0) & (rows.positions >= 0)
     position = rows.positions.clamp(min=0)
@@ -148,8 +160,10 @@ def check_slots(cache: LayerCache, rows: RowBatch) -> None:
     place = rows.page_table[rows.request_of_row.clamp(min=0), block] * size + position % size
     _refuse(
         owned & (rows.slots != place),
-        lambda r: f"row {r} at position {int(rows.positions[r])} writes to slot "
-        f"{int(rows.slots[r])}, but its page table puts that position at {int(place[r])}",
+        lambda r: (
+            f"row {r} at position {int(rows.positions[r])} writes to slot "
+            f"{int(rows.slots[r])}, but its page table puts that position at {int(place[r])}"
+        ),
     )
     ordered, order = rows.slots.sort(stable=True)
     twice = torch.zeros_like(written)
