@@ -229,6 +229,26 @@ def test_shutdown_ends_open_requests_and_leaves_nothing(
     asyncio.run(main())
 
 
+def test_who_waits_hears_of_the_shutdown_before_the_core_has_ended(
+    tiny_model: Path, prompt_of: MakePrompt
+) -> None:
+    async def main() -> None:
+        async with running(tiny_model) as client:
+            task = asyncio.create_task(collect(client, "a", prompt_of(20), 250))
+            while not (await client.stats()).running:
+                pass
+            os.kill(client.pid, signal.SIGSTOP)
+            ending = asyncio.create_task(client.shutdown(timeout_s=600))
+            with pytest.raises(EngineDead, match="was shut down"):
+                await task
+            assert not gone(client.pid)
+            os.kill(client.pid, signal.SIGCONT)
+            await ending
+            assert gone(client.pid)
+
+    asyncio.run(main())
+
+
 PARENT = """
 import asyncio, sys
 from gnomon.engine.options import EngineOptions

@@ -253,10 +253,11 @@ class EngineClient:
         """
         if self._process.returncode is None and self._facts is not None:
             self._send(Shutdown())
+        self._die(EngineDead("the engine was shut down"))  # who waits hears it before the core ends
+        if self._process.returncode is None and self._facts is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._process.wait()
-        self._die(EngineDead("the engine was shut down"))
         if self._process.returncode is None:  # still loading, or stuck
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
