@@ -94,7 +94,9 @@ def test_it_is_cancelled_and_cannot_be_continued_or_deleted_before(
         with pytest.raises(openai.BadRequestError) as caught:
             call()
         assert caught.value.code == "response_in_progress"
-    assert told.responses.cancel(name).status == "cancelled"
+    cancelled = told.responses.cancel(name)
+    assert cancelled.status == "cancelled"
+    assert {getattr(item, "status", None) for item in cancelled.output} <= {"incomplete"}
     last = ended(told, name)
     assert (last.status, last.output_text) == ("cancelled", "so far")
     assert last.usage.output_tokens > 0

@@ -93,7 +93,11 @@ def cancel(served: Served, response_id: str, request: Request) -> JSONResponse:
     running = served.store.running_one(response_id, owner)
     if running is not None:
         running.response.cancel()
-        return JSONResponse({**running.response.snapshot(), "status": "cancelled"})
+        told = running.response.snapshot()
+        for item in told["output"]:
+            if item.get("status") == "in_progress":
+                item["status"] = "incomplete"
+        return JSONResponse({**told, "status": "cancelled"})
     found = served.store.get(response_id, owner).response
     if found["status"] != "cancelled":
         raise bad_request(
