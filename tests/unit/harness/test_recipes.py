@@ -58,7 +58,7 @@ TABLE = [
     ("concurrency", [0], "concurrency[0]", "0 is not accepted", "greater than"),
     ("scenario.traces.sesions", 2, "scenario.traces.sesions", "unknown key", "'sessions'"),
     ("concurrency", ["2"], "concurrency[0]", "'2' is not accepted", "valid integer"),
-    ("scenario.traces.turns", True, "scenario.traces.turns", "True is not accepted", "valid integer"),
+    ("scenario.traces.turns", True, "scenario.traces.turns", "True is not", "valid integer"),
     ("engine.flags.seed.value", True, "engine.flags.seed.value", "True is not", "valid integer"),
     ("kv.prefix_caching.value", "yes",
      "kv.prefix_caching.value", "'yes' is not accepted", "valid boolean"),
