@@ -123,13 +123,27 @@ def test_two_different_reasonings_are_refused(message: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"a": "\\ud800"}', '{"a": NaN}', '{"a": ' + "9" * 5000 + "}"]
+    "arguments",
+    ['{"a": "\\ud800"}', '{"a": NaN}', '{"a": 1e999}', '{"a": ' + "9" * 5000 + "}"],
 )
 def test_arguments_that_no_prompt_can_hold_are_refused(arguments: str) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
     given = [Message.model_validate({"role": "assistant", "content": None, "tool_calls": [call]})]
     with pytest.raises(ApiError, match="not valid JSON"):
         template_messages(given, None)
+
+
+def test_arguments_too_deep_for_a_template_are_refused_by_name() -> None:
+    def history(depth: int) -> list[Message]:
+        function = {"name": "f", "arguments": '{"a":' * depth + "1" + "}" * depth}
+        call = {"id": "a", "type": "function", "function": function}
+        return [
+            Message.model_validate({"role": "assistant", "content": None, "tool_calls": [call]})
+        ]
+
+    assert template_messages(history(64), None)
+    with pytest.raises(ApiError, match=r"messages\[0\].*nested deeper than 64 levels"):
+        template_messages(history(65), None)
 
 
 @pytest.mark.parametrize("keep", [False, True])

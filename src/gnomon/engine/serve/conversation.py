@@ -16,6 +16,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.:/\-]{1,128}")
 _THINKING = "thinking_mode"
+_MAX_ARGUMENT_DEPTH = 64  # as deep as schemas; templates follow arguments by recursion
 
 
 def template_messages(
@@ -130,18 +131,33 @@ def call_arguments(arguments: str | dict[str, Any] | None, where: str) -> dict[s
     Raises:
         ApiError: they are not a JSON object.
     """
-    if isinstance(arguments, dict):
-        return arguments
-    if arguments is None or not arguments.strip():
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return {}
+    parsed: Any = arguments
     try:
-        parsed = json.loads(arguments, parse_constant=_no_constant)
-        json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        if isinstance(arguments, str):
+            parsed = json.loads(arguments, parse_constant=_no_constant)
+            # No text: half a surrogate pair. No number: 1e999, which Python reads as infinity.
+            json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode()
+        deep = _is_deep(parsed)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"{where} is not valid JSON: {error}.", where) from None
     if not isinstance(parsed, dict):
         raise bad_request(f"{where} must be a JSON object, as text.", where)
+    if deep:
+        raise bad_request(f"{where} is nested deeper than {_MAX_ARGUMENT_DEPTH} levels.", where)
     return parsed
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether JSON is nested deeper than templates are asked to follow, level by level."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_MAX_ARGUMENT_DEPTH):
+        lists = (list(v.values()) if isinstance(v, dict) else v for v in level)
+        level = [v for inner in lists for v in inner if isinstance(v, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _no_constant(name: str) -> Any:
