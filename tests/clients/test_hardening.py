@@ -152,7 +152,7 @@ def test_at_the_deadline_of_a_drain_everything_open_is_cut_with_an_error(
     background = Stream(
         f"{server.base_url}/responses", {**response, "stream": True, "background": True}
     )
-    claude = Stream(
+    message_stream = Stream(
         f"{server.base_url}/messages",
         {"model": NAME, "messages": ASK["messages"], "stream": True, **long},
     )
@@ -164,7 +164,7 @@ def test_at_the_deadline_of_a_drain_everything_open_is_cut_with_an_error(
         daemon=True,
     )
     waiting.start()
-    for stream in (chat, several, background, claude):
+    for stream in (chat, several, background, message_stream):
         assert stream.begun.wait(60)
     until(lambda: metrics(server.url)["num_requests_running"] >= 5)
     server.process.send_signal(signal.SIGTERM)
@@ -175,7 +175,7 @@ def test_at_the_deadline_of_a_drain_everything_open_is_cut_with_an_error(
     assert [line for line in background.end() if line.startswith("event")][-2:] == [
         "event: response.failed", "event: error",
     ]  # fmt: skip
-    ends = [line for line in claude.end() if line.startswith("event")]
+    ends = [line for line in message_stream.end() if line.startswith("event")]
     assert ends[-1] in ("event: error", "event: message_stop")  # it may end by itself
     waiting.join(timeout=60)
     assert (whole[0].status_code, whole[0].json()["error"]["code"]) == (503, "engine_unavailable")

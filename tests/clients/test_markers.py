@@ -55,15 +55,17 @@ def item_call(name: str, arguments: str, output: Any) -> Body:
     return items(call, {"type": "function_call_output", "call_id": CALL, "output": output})
 
 
-def claude(*messages: Body, **fields: Any) -> Body:
+def messages_body(*messages: Body, **fields: Any) -> Body:
     first = {"role": "user", "content": fields.pop("first", "x")}
     return {"messages": [first, *messages], "max_tokens": 2, **fields}
 
 
-def claude_call(name: str, given: Body, result: Any) -> Body:
+def messages_call(name: str, given: Body, result: Any) -> Body:
     block = {"type": "tool_use", "id": CALL, "name": name, "input": given}
     answer = {"type": "tool_result", "tool_use_id": CALL, "content": result}
-    return claude({"role": "assistant", "content": [block]}, {"role": "user", "content": [answer]})
+    return messages_body(
+        {"role": "assistant", "content": [block]}, {"role": "user", "content": [answer]}
+    )
 
 
 def quoted(text: str) -> str:
@@ -106,22 +108,22 @@ PLACES: dict[str, dict[str, Callable[[str], Body]]] = {
         "tool": lambda t: items(tools=[{"type": "function", **function(t)}]),
     },
     "/v1/messages": {
-        "user": lambda t: claude(first=t),
-        "user's block": lambda t: claude(first=part("text", t)),
-        "system": lambda t: claude(system=t),
-        "system's block": lambda t: claude(system=part("text", t)),
-        "thinking": lambda t: claude(
+        "user": lambda t: messages_body(first=t),
+        "user's block": lambda t: messages_body(first=part("text", t)),
+        "system": lambda t: messages_body(system=t),
+        "system's block": lambda t: messages_body(system=part("text", t)),
+        "thinking": lambda t: messages_body(
             {"role": "assistant", "content": [
                 {"type": "thinking", "thinking": "z" + t, "signature": ""},
                 {"type": "text", "text": "y"},
             ]},
             {"role": "user", "content": "x"},
         ),
-        "call's input": lambda t: claude_call("f", {t: [t]}, "x"),
-        "call's name": lambda t: claude_call(t, {}, "x"),
-        "result": lambda t: claude_call("f", {}, t),
-        "result's block": lambda t: claude_call("f", {}, part("text", t)),
-        "tool": lambda t: claude(
+        "call's input": lambda t: messages_call("f", {t: [t]}, "x"),
+        "call's name": lambda t: messages_call(t, {}, "x"),
+        "result": lambda t: messages_call("f", {}, t),
+        "result's block": lambda t: messages_call("f", {}, part("text", t)),
+        "tool": lambda t: messages_body(
             tools=[{"name": "f", "description": t, "input_schema": schema(t)}]
         ),
     },

@@ -32,7 +32,7 @@ REPLY = (
 
 
 @pytest.fixture
-def claude(scripted: ScriptedServer) -> anthropic.Anthropic:
+def anthropic_client(scripted: ScriptedServer) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=scripted.url, api_key="unused", max_retries=0, timeout=30)
 
 
@@ -46,10 +46,10 @@ def make(client: anthropic.Anthropic, stream: bool, **change: Any) -> Any:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_reply_has_thinking_text_and_calls(
-    claude: anthropic.Anthropic, scripted: ScriptedServer, stream: bool
+    anthropic_client: anthropic.Anthropic, scripted: ScriptedServer, stream: bool
 ) -> None:
     scripted.say(REPLY, cached=2)
-    found = make(claude, stream, tools=TOOLS, system="Be brief.")
+    found = make(anthropic_client, stream, tools=TOOLS, system="Be brief.")
     thinking, text, call = found.content
     assert (thinking.type, thinking.thinking) == ("thinking", "why")
     assert (text.type, text.text) == ("text", "Let me.")
@@ -67,10 +67,10 @@ def test_a_reply_has_thinking_text_and_calls(
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_whole_round_goes_back_into_the_prompt_once(
-    claude: anthropic.Anthropic, scripted: ScriptedServer, stream: bool
+    anthropic_client: anthropic.Anthropic, scripted: ScriptedServer, stream: bool
 ) -> None:
     scripted.say(REPLY)
-    first = make(claude, stream, tools=TOOLS)
+    first = make(anthropic_client, stream, tools=TOOLS)
     call = first.content[-1]
     history: Any = [
         *ASK,
@@ -85,11 +85,13 @@ def test_a_whole_round_goes_back_into_the_prompt_once(
         },
     ]  # fmt: skip
     scripted.say("Done.")
-    assert make(claude, stream, messages=history, tools=TOOLS).content[0].text == "Done."
+    assert make(anthropic_client, stream, messages=history, tools=TOOLS).content[0].text == "Done."
     prompt = scripted.prompt()
     for part in ("<mm:think>why</mm:think>Let me.", "booked", "And now?", f"{NS}<hotel>Sole"):
         assert prompt.count(part) == 1
-    counted = claude.messages.count_tokens(model="scripted", messages=history, tools=TOOLS)
+    counted = anthropic_client.messages.count_tokens(
+        model="scripted", messages=history, tools=TOOLS
+    )
     assert counted.input_tokens == len(scripted.engine.prompts[-1])
 
 
@@ -103,7 +105,7 @@ def test_a_whole_round_goes_back_into_the_prompt_once(
     ],
 )
 def test_why_a_reply_ended(
-    claude: anthropic.Anthropic,
+    anthropic_client: anthropic.Anthropic,
     scripted: ScriptedServer,
     stream: bool,
     finish: FinishReason,
@@ -112,7 +114,7 @@ def test_why_a_reply_ended(
     sequence: str | None,
 ) -> None:
     scripted.say("one two three", finish=finish)
-    found = make(claude, stream, **change)
+    found = make(anthropic_client, stream, **change)
     assert (found.stop_reason, found.stop_sequence) == (reason, sequence)
     assert found.content[0].text == ("one" if sequence else "one two three")
 
@@ -166,11 +168,11 @@ def test_a_wrong_request_is_refused_by_name(
     assert answer.json()["error"]["param"] == param
 
 
-def test_the_client_raises_its_own_errors(claude: anthropic.Anthropic) -> None:
+def test_the_client_raises_its_own_errors(anthropic_client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError):
-        make(claude, False, model="claude-9")
+        make(anthropic_client, False, model="anthropic_client-9")
     with pytest.raises(anthropic.BadRequestError):
-        make(claude, True, messages=[])
+        make(anthropic_client, True, messages=[])
     with scripted_server(resolve_model("nano"), api_key="secret") as server:
         locked = anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0)
         with pytest.raises(anthropic.AuthenticationError):
@@ -182,10 +184,10 @@ def test_the_client_raises_its_own_errors(claude: anthropic.Anthropic) -> None:
 
 @pytest.mark.parametrize("mode", ["enabled", "disabled", "adaptive"])
 def test_thinking_is_the_template_s_mode(
-    claude: anthropic.Anthropic, scripted: ScriptedServer, mode: str
+    anthropic_client: anthropic.Anthropic, scripted: ScriptedServer, mode: str
 ) -> None:
     scripted.say("x")
-    make(claude, False, thinking={"type": mode, "budget_tokens": 1024})
+    make(anthropic_client, False, thinking={"type": mode, "budget_tokens": 1024})
     tail = scripted.prompt()[-12:]
     assert tail.endswith("</mm:think>") == (mode == "disabled")
     assert tail.endswith("<mm:think>") == (mode == "enabled")

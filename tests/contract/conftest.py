@@ -38,7 +38,7 @@ def client(nano: ServerProcess) -> OpenAI:
 
 
 @pytest.fixture(scope="session")
-def claude(nano: ServerProcess) -> Anthropic:
+def anthropic_client(nano: ServerProcess) -> Anthropic:
     """Anthropic's client, on the real server."""
     return Anthropic(base_url=nano.url, api_key="unused", max_retries=0, timeout=60)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.contract import forms
+from tests.contract.anthropic_api import ANTHROPIC_FEATURES
 from tests.contract.asking import CHAT, COMPLETIONS, MESSAGES, RESPONSES, USER
-from tests.contract.claude import CLAUDE_FEATURES
 
 from gnomon.engine.serve.seal import Seal
 
@@ -315,6 +315,6 @@ FEATURES: dict[str, Table] = {
     CHAT: CHAT_FEATURES | forms.CHANGES[CHAT],
     RESPONSES: RESPONSES_FEATURES | forms.CHANGES[RESPONSES],
     COMPLETIONS: COMPLETIONS_FEATURES | forms.CHANGES[COMPLETIONS],
-    MESSAGES: CLAUDE_FEATURES | forms.CHANGES[MESSAGES],
+    MESSAGES: ANTHROPIC_FEATURES | forms.CHANGES[MESSAGES],
 }
 CASES = [(path, name) for path, table in FEATURES.items() for name in table]

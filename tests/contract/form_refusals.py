@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.contract.asking import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from tests.contract.forms import CLAUDE_FORM, NAMED, POINT
+from tests.contract.forms import ANTHROPIC_FORM, NAMED, POINT
 
 INVALID, UNSUPPORTED, SCHEMA = "invalid_value", "unsupported_parameter", "unsupported_schema"
 BAD: dict[str, Any] = {
@@ -91,7 +91,7 @@ FORM_REFUSALS: dict[str, dict[str, tuple[dict[str, Any], str, str]]] = {
         "a format of another type": (
             {"output_config": {"format": {"type": "xml"}}}, "output_config.format", INVALID),
         "a format twice": (
-            {"output_config": {"format": CLAUDE_FORM}, "output_format": CLAUDE_FORM},
+            {"output_config": {"format": ANTHROPIC_FORM}, "output_format": ANTHROPIC_FORM},
             "output_format", INVALID),
         "a format without a schema": (
             {"output_format": {"type": "json_schema"}}, "output_format.schema", INVALID),

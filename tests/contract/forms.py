@@ -117,13 +117,13 @@ def _chat_format(form: dict[str, Any]) -> dict[str, Any]:
     return {"response_format": form}
 
 
-CLAUDE: dict[str, Any] = {
+ANTHROPIC: dict[str, Any] = {
     "max_tokens": 700, "temperature": 1, "thinking": {"type": "disabled"},
 }  # fmt: skip
-CLAUDE_TOOLS = [
+ANTHROPIC_TOOLS = [
     {"name": name, "input_schema": schema, "strict": True} for name, schema in FUNCTIONS.items()
 ]
-CLAUDE_FORM = {"type": "json_schema", "schema": POINT}
+ANTHROPIC_FORM = {"type": "json_schema", "schema": POINT}
 
 FORMS: dict[str, dict[str, Form]] = {
     CHAT: _openai(
@@ -160,17 +160,21 @@ FORMS: dict[str, dict[str, Form]] = {
         ),
     },
     MESSAGES: {
-        "output_config": Form({**CLAUDE, "output_config": {"format": CLAUDE_FORM}}, POINT),
-        "output_format": Form({**CLAUDE, "output_format": CLAUDE_FORM}, POINT),
+        "output_config": Form({**ANTHROPIC, "output_config": {"format": ANTHROPIC_FORM}}, POINT),
+        "output_format": Form({**ANTHROPIC, "output_format": ANTHROPIC_FORM}, POINT),
         "strict tools": Form(
-            {**CLAUDE, "tools": CLAUDE_TOOLS, "tool_choice": {"type": "any"}}, None, ALL
+            {**ANTHROPIC, "tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "any"}}, None, ALL
         ),
         "a named strict tool": Form(
-            {**CLAUDE, "tools": CLAUDE_TOOLS, "tool_choice": {"type": "tool", "name": "move"}},
+            {
+                **ANTHROPIC,
+                "tools": ANTHROPIC_TOOLS,
+                "tool_choice": {"type": "tool", "name": "move"},
+            },
             None, ("move",), most=1,
         ),
         "json_schema or a call": Form(
-            {**CLAUDE, "tools": CLAUDE_TOOLS, "output_config": {"format": CLAUDE_FORM}},
+            {**ANTHROPIC, "tools": ANTHROPIC_TOOLS, "output_config": {"format": ANTHROPIC_FORM}},
             POINT, ALL, least=0,
         ),
     },

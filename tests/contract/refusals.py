@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.contract.anthropic_api import ANTHROPIC_REFUSALS
 from tests.contract.asking import CHAT, COMPLETIONS, MESSAGES, RESPONSES, USER
-from tests.contract.claude import CLAUDE_REFUSALS
 from tests.contract.features import CALL, WEATHER
 from tests.contract.form_refusals import FORM_REFUSALS
 
@@ -350,6 +350,6 @@ REFUSALS: dict[str, dict[str, Refusal]] = {
     CHAT: CHAT_REFUSALS | FORM_REFUSALS[CHAT],
     RESPONSES: RESPONSES_REFUSALS | FORM_REFUSALS[RESPONSES],
     COMPLETIONS: COMPLETIONS_REFUSALS | FORM_REFUSALS[COMPLETIONS],
-    MESSAGES: CLAUDE_REFUSALS | FORM_REFUSALS[MESSAGES],
+    MESSAGES: ANTHROPIC_REFUSALS | FORM_REFUSALS[MESSAGES],
 }
 CASES = [(path, name) for path, table in REFUSALS.items() for name in table]

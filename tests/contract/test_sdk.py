@@ -18,7 +18,7 @@ NAMED = {CHAT: ("messages",), RESPONSES: (), COMPLETIONS: ("prompt",), MESSAGES:
 
 
 def create(
-    client: OpenAI, claude: Anthropic, path: str, change: dict[str, Any], **more: Any
+    client: OpenAI, anthropic_client: Anthropic, path: str, change: dict[str, Any], **more: Any
 ) -> Any:
     """Call the client's method; what its signature does not know goes into extra_body."""
     body = {**BASE[path], **change}
@@ -32,7 +32,7 @@ def create(
         CHAT: client.chat.completions.create,
         RESPONSES: client.responses.create,
         COMPLETIONS: client.completions.create,
-        MESSAGES: claude.messages.create,
+        MESSAGES: anthropic_client.messages.create,
     }[path]
     if path != MESSAGES:
         body.setdefault("seed", 5)
@@ -41,15 +41,15 @@ def create(
 
 @pytest.fixture(scope="module")
 def read(
-    client: OpenAI, claude: Anthropic, request: pytest.FixtureRequest
+    client: OpenAI, anthropic_client: Anthropic, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[str, str, bool], Any]]:
     """What the client reads of a feature; all that is asked for is asked together, as batches."""
 
     def ask(path: str, name: str, stream: bool) -> Any:
         change = FEATURES[path][name]
         if not stream:
-            return create(client, claude, path, change)
-        with create(client, claude, path, change, stream=True) as events:
+            return create(client, anthropic_client, path, change)
+        with create(client, anthropic_client, path, change, stream=True) as events:
             return list(events)
 
     with ThreadPoolExecutor(TOGETHER) as pool:
@@ -91,10 +91,10 @@ def test_the_client_streams_every_feature(read: Callable[..., Any], path: str, n
 
 
 @pytest.mark.parametrize("name", ["nothing", "tools", "thinking", "any tool", "multi-byte"])
-def test_the_messages_helper_gets_to_the_end(claude: Anthropic, name: str) -> None:
+def test_the_messages_helper_gets_to_the_end(anthropic_client: Anthropic, name: str) -> None:
     body = {**BASE[MESSAGES], **FEATURES[MESSAGES][name]}
     named = {key: body.pop(key) for key in ("messages", "max_tokens")}
-    with claude.messages.stream(model="nano", **named, extra_body=body) as stream:
+    with anthropic_client.messages.stream(model="nano", **named, extra_body=body) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_message()
     assert kinds[-1] == "message_stop"

@@ -9,8 +9,8 @@ import openai
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
+from tests.contract.anthropic_api import ANTHROPIC_FEATURES
 from tests.contract.asking import Asker
-from tests.contract.claude import CLAUDE_FEATURES
 from tests.contract.features import CHAT_FEATURES, FLAT_TOOLS, SEALED, TOOLS
 
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -120,10 +120,10 @@ def test_text_is_tokenised_and_back(asker: Asker, text: str) -> None:
     "name",
     ["system", "tools", "history with thinking", "history with a call", "thinking"],
 )
-def test_counted_tokens_are_those_of_the_message(claude: Anthropic, name: str) -> None:
-    body: Any = {"messages": [{"role": "user", "content": "Hi"}], **CLAUDE_FEATURES[name]}
-    counted = claude.messages.count_tokens(model="nano", **body)
-    made = claude.messages.create(model="nano", max_tokens=1, **body)
+def test_counted_tokens_are_those_of_the_message(anthropic_client: Anthropic, name: str) -> None:
+    body: Any = {"messages": [{"role": "user", "content": "Hi"}], **ANTHROPIC_FEATURES[name]}
+    counted = anthropic_client.messages.count_tokens(model="nano", **body)
+    made = anthropic_client.messages.create(model="nano", max_tokens=1, **body)
     usage = made.usage
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
@@ -182,7 +182,7 @@ def test_a_bias_rules_and_a_stop_string_ends(client: OpenAI, asker: Asker, strea
         assert parts[-1].finish_reason == reason
 
 
-def test_models_are_listed_and_found(client: OpenAI, claude: Anthropic) -> None:
+def test_models_are_listed_and_found(client: OpenAI, anthropic_client: Anthropic) -> None:
     (listed,) = client.models.list().data
     assert listed.id == "nano"
     assert client.models.retrieve("nano").to_dict() == listed.to_dict()

@@ -29,7 +29,7 @@ def say(*blocks: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(blocks)}]}
 
 
-CLAUDE_FEATURES: dict[str, dict[str, Any]] = {
+ANTHROPIC_FEATURES: dict[str, dict[str, Any]] = {
     "nothing": {},
     "one token": {"max_tokens": 1},
     "top_p": {"top_p": 0.5},
@@ -77,7 +77,7 @@ CLAUDE_FEATURES: dict[str, dict[str, Any]] = {
 INVALID, UNKNOWN, MISSING = "invalid_value", "unknown_parameter", "missing_parameter"
 UNSUPPORTED, PART = "unsupported_parameter", "unsupported_content_part"
 
-CLAUDE_REFUSALS: dict[str, tuple[dict[str, Any], str | None, str]] = {
+ANTHROPIC_REFUSALS: dict[str, tuple[dict[str, Any], str | None, str]] = {
     **{
         f"{name}={value!r}": ({name: value}, name, INVALID)
         for name, values in (
