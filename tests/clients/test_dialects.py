@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
 import pytest
 from openai import OpenAI
 from tests.clients.servers import scripted_server
@@ -58,14 +57,3 @@ def test_a_reply_in_another_dialect(parsers: tuple[str, str], reply: str) -> Non
         flat: Any = [{"type": "function", "name": "f", "parameters": PARAMETERS}]
         found = client.responses.create(model="scripted", input="x", tools=flat)
         assert [item.type for item in found.output] == ["reasoning", "message", "function_call"]
-
-
-@pytest.mark.parametrize("parser", ["hermes", "kimi_k2", "none"])
-def test_a_demanded_call_in_a_dialect_without_a_grammar_is_refused(parser: str) -> None:
-    with scripted_server(resolve_model("nano"), tool_call_parser=parser) as server:
-        client = OpenAI(base_url=server.base_url, api_key="x", max_retries=0)
-        server.say("x")
-        with pytest.raises(openai.BadRequestError):
-            client.chat.completions.create(
-                model="scripted", messages=ASK, tools=TOOLS, tool_choice="required"
-            )
