@@ -62,6 +62,10 @@ CHAT_CASES: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "a part whose type is a list": (
         say(role="user", content=[{"type": ["text"]}]), 400, "messages[1].content[0]", "text only",
     ),
+    "a part with an image beside its text": (
+        say(role="user", content=[{"type": "text", "text": "a", "image": 1}]),
+        400, "messages[1].content[0].image", "not known",
+    ),
     "tool message without id": (
         say(role="tool", content="x"), 400, "messages[1].tool_call_id", "missing",
     ),

@@ -14,6 +14,8 @@ from gnomon.engine.serve.protocol.schema import schema_problem
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+# Beside the text: what servers return with a part, and Anthropic's mark for prefixes to cache.
+_PART_MEMBERS = ("type", "text", "refusal", "id", "annotations", "logprobs", "cache_control")
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.:/\-]{1,128}")
 _THINKING = "thinking_mode"
 _MAX_ARGUMENT_DEPTH = 64  # as deep as schemas; templates follow arguments by recursion
@@ -184,6 +186,9 @@ def _part(part: Mapping[str, Any], where: str) -> str:
             param=where,
             code="unsupported_content_part",
         )
+    for name, value in part.items():
+        if name not in _PART_MEMBERS and value is not None:
+            raise bad_request(f"{where}.{name} is not known; a part has a text.", f"{where}.{name}")
     text = part.get("refusal" if kind == "refusal" else "text")
     if not isinstance(text, str):
         raise bad_request(f"{where}.text must be a string.", f"{where}.text")
