@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnomon.engine import row_tiles
 from gnomon.engine.row_tiles import linear, multiply, multiply_groups, tiling_for
 
 SHAPES = [(256, 320), (512, 64), (128, 128), (100, 60), (33, 7), (64, 1)]
@@ -68,3 +69,21 @@ def test_linear_multiplies_with_the_transpose() -> None:
 
 def test_other_devices_than_cpus_are_not_cut() -> None:
     assert tiling_for(torch.empty((8, 8), device="meta")).small == 0
+
+
+def test_where_a_row_depends_on_its_place_no_row_shares_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def uneven(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        product = torch.matmul(a, b) + torch.arange(len(a)).unsqueeze(1)
+        return product if out is None else out.copy_(product)
+
+    x, matrix = operands(150, (48, 24), torch.float32, False)
+    row_tiles._compared.cache_clear()
+    monkeypatch.setattr(row_tiles.torch, "mm", uneven)
+    try:
+        found = multiply(x, matrix)
+    finally:
+        row_tiles._compared.cache_clear()
+    alone = torch.cat([torch.matmul(x[at : at + 1], matrix) for at in range(len(x))])
+    assert torch.equal(found, alone)
