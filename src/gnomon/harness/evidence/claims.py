@@ -8,7 +8,6 @@ may have voided, and one that a record speaks against are three different faults
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,8 +17,11 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gnomon.harness.errors import HarnessError
+from gnomon.harness.evidence.provenance import git
 from gnomon.harness.recipes.problems import dotted
 from gnomon.harness.recipes.strict_yaml import read_yaml
+
+_GIT_S = 60  # seconds for a question about many paths
 
 
 class ClaimsRefused(HarnessError):
@@ -221,10 +223,10 @@ def changed_since(commit: Any, paths: list[str], root: Path) -> str:
     """What of some paths differs from a commit, in words; empty where nothing does."""
     if not isinstance(commit, str) or not commit:
         return "the record names no commit, so nothing says what changed since"
-    if _git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
+    if git(root, "cat-file", "-e", f"{commit}^{{commit}}", timeout_s=_GIT_S) is None:
         return f"its commit {commit[:10]} is not in this checkout, so what changed is unknown"
-    tracked = _git(root, "diff", "--name-only", "--relative", commit, "--", *paths)
-    new = _git(root, "ls-files", "--others", "--exclude-standard", "--", *paths)
+    tracked = git(root, "diff", "--name-only", "--relative", commit, "--", *paths, timeout_s=_GIT_S)
+    new = git(root, "ls-files", "--others", "--exclude-standard", "--", *paths, timeout_s=_GIT_S)
     if tracked is None or new is None:
         return "git cannot say what changed since"
     changed = sorted({*tracked.split("\n"), *new.split("\n")} - {""})
@@ -232,17 +234,3 @@ def changed_since(commit: Any, paths: list[str], root: Path) -> str:
         return ""
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     return f"since {commit[:10]} changed: {', '.join(changed[:3])}{more}"
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

@@ -75,10 +75,10 @@ def build_record(package: Path | None = None) -> BuildRecord:
         package: directory of the package; this one by default.
     """
     root = package or Path(gnomon.__file__).parent
-    commit = _git(root, "rev-parse", "HEAD")
+    commit = git(root, "rev-parse", "HEAD")
     dirty: bool | None = None
     if commit is not None:
-        status = _git(root, "status", "--porcelain", "--untracked-files=normal", "--", str(root))
+        status = git(root, "status", "--porcelain", "--untracked-files=normal", "--", str(root))
         dirty = bool(status) if status is not None else None
     return BuildRecord(
         version=gnomon.__version__,
@@ -112,13 +112,14 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def _git(root: Path, *arguments: str) -> str | None:
+def git(root: Path, *arguments: str, timeout_s: float = 20) -> str | None:
+    """What git prints about the checkout at ``root``, stripped; None if it fails or is late."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(root), *arguments],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=timeout_s,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
